@@ -85,6 +85,17 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
   }
 }
 
+/// Turns S into P: raises m only if a score exceeds it by more than kLazyRescale, which is rare.
+/// True if it has: the caller must rescale O by alpha. All lanes of the warp must call it.
+template <int n>
+__device__ inline bool lazy_softmax(float (&rS)[n], float scale_log2, float (&m)[2], float (&l)[2],
+                                    float (&alpha)[2]) {
+  const bool grown = needs_rescale(rS, m, scale_log2, kLazyRescale);
+  if (__builtin_expect(grown, 0)) update_max(rS, scale_log2, m, l, alpha);
+  compute_p(rS, scale_log2, m, l);
+  return grown;
+}
+
 /// Sets m to the maxima of a walk's first tile, and l to 0. All lanes of the warp must call it.
 template <int n>
 __device__ inline void first_max(const float (&rS)[n], float scale_log2, float (&m)[2],

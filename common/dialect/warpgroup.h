@@ -15,6 +15,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/tma.h"
+#include "common/dialect/warp.h"
 
 namespace fa {
 
@@ -49,17 +50,6 @@ __device__ inline void arrive(uint64_t* bar) {
 __device__ inline void warp_arrive(uint64_t* bar) {
   __syncwarp();
   arrive(bar);
-}
-
-/// Issues the copy of tile j of a head, of `rows` rows, into a ring's next stage, once that is
-/// empty. By one thread.
-template <int rows, int kStages, class Tile>
-__device__ inline void load_stage(Ring<kStages>& ring, Tile (&tiles)[kStages], uint64_t* full,
-                                  uint64_t* empty, const TensorMap* from, int j, int head) {
-  mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-  mbarrier_arrive_expect_tx(&full[ring.stage], sizeof(Tile));
-  tma_load(tiles[ring.stage], from, &full[ring.stage], {0, j * rows, 0, head});
-  ring.next();
 }
 
 /// Releases a ring's stage, by one arrival per warp, whose lanes have converged.
@@ -163,6 +153,13 @@ __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[
   }
 }
 
+/// Zeroes an accumulator.
+template <int n>
+__device__ inline void clear(float (&rD)[n]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) rD[i] = 0.f;
+}
+
 /// Multiplies an accumulator by `factor` of a lane's two rows.
 template <int n>
 __device__ inline void rescale(float (&rD)[n], const float (&factor)[2]) {
@@ -204,13 +201,18 @@ __device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* 
   store_features<d>(low, high, to, r, rows);
 }
 
-/// The tensor map of [heads, rows, d] in tiles of `box` rows, at coordinates {0, row, 0, head}.
-template <int d>
-TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
-  constexpr uint32_t kPanels = d / kPanel;
-  return tensor_map(
-      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
-      Swizzle::b128);
+/// The tensor map of [heads, rows, d] in tiles of `box` rows and box_d features, at coordinates
+/// {0, row, panel, head}. head_rows: from one head to the next, more than `rows` where x is a part.
+template <int d, int box_d = d>
+TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box,
+                   uint64_t head_rows = 0) {
+  const uint64_t stride = (head_rows ? head_rows : rows) * d;
+  return tensor_map(x,
+                    {{kPanel, 1, kPanel},
+                     {rows, d, box},
+                     {d / kPanel, kPanel, box_d / kPanel},
+                     {heads, stride, 1}},
+                    Swizzle::b128);
 }
 
 }  // namespace fa

@@ -135,16 +135,15 @@ const Variant& linked_variant(std::string_view id);
 template <int d>
 inline constexpr bool has_kernels_of = true;
 
-/// Calls f(std::integral_constant<int, d>) for the one of `Ds` that equals d.
-/// \throws UsageError when there is none.
-template <int... Ds, class F>
-void dispatch_d(int d, F&& f) {
-  const auto call = [&f](auto D) {
-    if constexpr (has_kernels_of<D>) f(D);
-    return has_kernels_of<D>;
-  };
-  const bool found = ((d == Ds && call(std::integral_constant<int, Ds>{})) || ...);
-  if (!found) throw UsageError("no kernel for this head dimension");
+/// Calls f(std::integral_constant<int, d>) for the one of these that equals d, and returns its
+/// result. \throws UsageError when there is none.
+template <int D, int... More, class F>
+auto dispatch_d(int d, F&& f) {
+  if constexpr (has_kernels_of<D>) {
+    if (d == D) return f(std::integral_constant<int, D>{});
+  }
+  if constexpr ((has_kernels_of<More> || ...)) return dispatch_d<More...>(d, f);
+  throw UsageError("no kernel for this head dimension");
 }
 
 }  // namespace fa

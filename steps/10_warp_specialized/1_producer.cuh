@@ -13,6 +13,7 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/forward.h"
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
 
 namespace step10_producer {
@@ -70,8 +71,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells nvcc that wg, and so each address, is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads) - 1;  // -1: producer
   // Causal: the longest walks of all heads start first, and the short ones fill the gaps at the
   // end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
@@ -149,26 +149,17 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   const int rows = p.d == 64 ? Br<64> : Br<128>;
-  const fa::TileVisits v = fa::visited_tiles(p, rows, Bc);
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * rows * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
-  return t;
+  const fa::TileVisits v = fa::visited_tiles(p, rows, Bc);  // whose zeros are multiplied, too
+  return fa::attention_traffic(p, v.keys, 4 * p.heads() * rows * Bc * v.tiles * p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads();
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const unsigned Tr = fa::ceil_div(p.N, Br<d>);
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads<d>), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, kGroupRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, kGroupRows), t.LSE,
-               int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+    const dim3 grid(unsigned(fa::ceil_div(p.N, Br<d>) * p.heads()));
+    fa::launch_attention<d>(flash_fwd_kernel<d>, {grid, dim3(kThreads<d>), sizeof(Tiles<d>)}, p, t,
+                            kGroupRows, Bc, t.LSE, int(p.heads()), p.H / p.Hkv, p.N, p.Nk,
+                            p.scale(), p.causal);
   });
 }
 

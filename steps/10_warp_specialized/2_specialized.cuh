@@ -196,8 +196,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at<T>(blockIdx.x, shape);
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, work);
@@ -210,12 +209,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
-    using T = decltype(tiling);
-    t = traffic_of<T>(p, T::Br);
-  });
-  return t;
+  return dispatch(p, [&](auto tiling) { return traffic_of<decltype(tiling)>(p, tiling.Br); });
 }
 
 template <bool kLazy>

@@ -17,17 +17,6 @@ namespace step10_persistent {
 
 using namespace step10;  // parts.cuh
 
-template <class T>
-struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
-  bf16 K[T::kStagesK][T::Bc * T::d];
-  bf16 V[T::kStagesV][T::Bc * T::d];
-  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
-  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
-  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  WorkTile work[2][T::kConsumers];  // arrives with Q
-};
-
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
@@ -38,10 +27,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n, t += gridDim.x) {
     const int b = n % 2;
@@ -114,7 +109,6 @@ struct Consumer {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                          rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -131,13 +125,12 @@ struct Consumer {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    work.bh = fa::uniform(work.bh);
+    work.row = fa::uniform(work.row) + wg * kGroupRows;
+    work.tiles = fa::uniform(work.tiles);
     j = work.tiles - 1;
     return work.tiles > 0;
   }
-  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
     if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -149,7 +142,6 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   __device__ void next_tile(unsigned b) {
     --j;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -158,9 +150,7 @@ struct Consumer {
     wait_for<1>(rS);
     release(k, smem.k_empty);
     mask_tile();
-    const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
     wait_values();
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
@@ -179,8 +169,7 @@ struct Consumer {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop
       while (j > 0) next_tile(b);
@@ -232,23 +221,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      float* LSE,                               // [B*H, N]
                      Shape shape) {
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
-  if (threadIdx.x == 0) {
-    constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-    for (int b = 0; b < 2; ++b) {
-      init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
-          init_mbarriers(smem.o_full[b], kWarps);
-    }
-    init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-    init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-    fa::mbarrier_init_fence();
-  }
+  if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape);
-    if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
+    if (threadIdx.x == fa::kWarp) step10_persistent::store<T>(smem, &O);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
     Consumer<T>(smem, LSE, shape, wg - 1).run();
@@ -261,22 +240,18 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   launch_mapped<T>(flash_fwd_kernel<T>,
-                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-                    .block = dim3(T::kThreads),
-                    .smem = sizeof(Tiles<T>),
-                    .shares_work = true},
-                   p, t);
+                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p,
+                   t);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
+  return dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
     const uint64_t blocks = std::min(p.gpu.sms, work_tiles_of<T>(p));
-    t = traffic_of<T>(p, T::Br);
+    fa::Prediction t = traffic_of<T>(p, T::Br);
     t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
+    return t;
   });
-  return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

@@ -17,17 +17,6 @@
 
 namespace step10 {
 
-template <class T>
-struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
-  bf16 K[T::kStagesK][T::Bc * T::d];
-  bf16 V[T::kStagesV][T::Bc * T::d];
-  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
-  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
-  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  WorkTile work[2][T::kConsumers];  // arrives with Q
-};
-
 // The i-th tile of keys of a walk. The last one of all may be cut: the walk begins with it without
 // a causal mask and ends with it otherwise, as a mask costs less in the loop than at the seam.
 template <class T>
@@ -64,10 +53,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
@@ -122,7 +117,6 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -155,9 +149,9 @@ struct Consumer {
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     wait_for<0>(rO);
-    fa::pin_registers(rS);
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
@@ -165,9 +159,9 @@ struct Consumer {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    work.bh = fa::uniform(work.bh);
+    work.row = fa::uniform(work.row) + wg * kGroupRows;
+    work.tiles = fa::uniform(work.tiles);
     at = 0, j = tile_at<T>(at, work.tiles);
     last = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     return work.tiles > 0;
@@ -191,7 +185,6 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     j = tile_at<T>(++at, work.tiles);
@@ -201,9 +194,7 @@ struct Consumer {
     wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kMayBeCut) mask_tile();
-    const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
     wait_values();
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
@@ -222,8 +213,7 @@ struct Consumer {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop
       // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
@@ -272,18 +262,6 @@ struct Consumer {
 };
 
 template <class T>
-__device__ inline void init_barriers(Tiles<T>& smem) {
-  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-  for (int b = 0; b < 2; ++b) {
-    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
-        init_mbarriers(smem.o_full[b], kWarps);
-  }
-  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-  fa::mbarrier_init_fence();
-}
-
-template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
                      const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
@@ -295,8 +273,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, section, taken);
@@ -314,18 +291,14 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// Tests use fewer blocks than SMs.
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
   // K and V of a section's heads stay in the L2: at most 16 MB, 4 d bytes per key; both measured.
   const int section = std::min(4096 / d, std::max(1, (4 << 20) / d / p.Nk) * (p.H / p.Hkv));
   launch_mapped<T>(flash_fwd_kernel<T>,
-                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-                    .block = dim3(T::kThreads),
-                    .smem = sizeof(Tiles<T>),
-                    .shares_work = true},
-                   p, t, section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p, t,
+                   section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
 template <class T>
@@ -338,9 +311,7 @@ fa::Prediction traffic_of(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) { t = traffic_of<decltype(tiling)>(p); });
-  return t;
+  return dispatch(p, [&](auto tiling) { return traffic_of<decltype(tiling)>(p); });
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

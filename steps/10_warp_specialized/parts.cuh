@@ -15,6 +15,7 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
+#include "common/harness/forward.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -85,20 +86,45 @@ __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
   }
 }
 
+// --- shared memory of the persistent kernels ----------------------------------------------------
+
+template <class T>
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  WorkTile work[2][T::kConsumers];  // arrives with Q
+};
+
+template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  for (int b = 0; b < 2; ++b) {
+    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
+        init_mbarriers(smem.o_full[b], kWarps);
+  }
+  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+  fa::mbarrier_init_fence();
+}
+
 // --- host ---------------------------------------------------------------------------------------
 
 // The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
-// Calls f(Tiling) for the problem's mask and head dimension, one of ds.
+// Calls f(Tiling) for the problem's mask and head dimension, one of ds; returns its result.
 template <template <int, bool> class Tiling, int... ds, class F>
-void dispatch_over(const fa::Problem& p, F&& f) {
-  fa::dispatch_d<ds...>(p.d,
-                        [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
+auto dispatch_over(const fa::Problem& p, F&& f) {
+  return fa::dispatch_d<ds...>(
+      p.d, [&](auto d) { return p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
 }
 template <class F>
-void dispatch(const fa::Problem& p, F&& f) {
-  dispatch_over<Tiling, 64, 128>(p, f);
+auto dispatch(const fa::Problem& p, F&& f) {
+  return dispatch_over<Tiling, 64, 128>(p, f);
 }
 
 template <class T>
@@ -120,28 +146,19 @@ inline Shape shape_of(const fa::Problem& p) {
 template <class T, class Kernel, class... Others>
 void launch_mapped(Kernel kernel, const fa::LaunchConfig& config, const fa::Problem& p,
                    const fa::Tensors<bf16>& t, const Others&... others) {
-  const auto rows = [&](const bf16* x) { return tile_map<T::d>(x, p.heads(), p.N, kGroupRows); };
-  const auto keys = [&](const bf16* x) { return tile_map<T::d>(x, p.kv_heads(), p.Nk, T::Bc); };
-  fa::launch(kernel, config, rows(t.Q), keys(t.K), keys(t.V), rows(t.O), t.LSE, shape_of(p),
-             others...);
+  fa::launch_attention<T::d>(kernel, config, p, t, kGroupRows, T::Bc, t.LSE, shape_of(p),
+                             others...);
 }
 
 // skipping: how many rows skip the tiles of keys that none of them sees.
 template <class T>
 fa::Prediction traffic_of(const fa::Problem& p, int skipping) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
   for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
     products += visited_tiles<T>(p, row / skipping * skipping, skipping);
     if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
   }
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  return t;
+  return fa::attention_traffic(p, keys, 4 * p.heads() * products * kGroupRows * T::Bc * T::d);
 }
 
 }  // namespace step10

@@ -134,8 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const int tiles = shape.group * (shape.Tr - work.first);
   const Sources from{&Q, &K, &V, &dO, LSE2, delta};
@@ -170,8 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     float rX[Br / 2];
     uint32_t rP[Br / kMma][4];
     multiply_features<d>(k, tile_descriptor(sQ), rX);
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rX);
+    wait_for<0>(rX);
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
       const int lane_row = row + fa::column_of(lane);
@@ -183,8 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     // dV += P^T dO, and dS^T
     multiply_rows<d>(rP, tile_descriptor(sdO, Br * kRowBytes), rdV);
     multiply_features<d>(v, tile_descriptor(sdO), rX);
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rdV);
+    wait_for<0>(rdV);
     fa::pin_registers(rX);
     compute_ds(rX, rP, smem.delta[stage]);
     pack_operand(rX, rP);
@@ -196,8 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     float rdQ[d / 2];
     multiply_rows<d>(rP, tile_descriptor(sQ, Br * kRowBytes), rdK);
     multiply_transposed<d, Bc>(ds, k_all, rdQ);
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rdK);
+    wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     __syncthreads();  // all products have read the stage and dS
     if (threadIdx.x == 0 && n + kStages < tiles) {
@@ -236,15 +232,18 @@ void launch_delta(const fa::Problem& p, const fa::Tensors<bf16>& t) {
              t.scratch<float>("LSE2"), t.scratch<float>("dQ_sum"), p.N, padded_rows(p));
 }
 
+template <int d, class Kernel>
+void launch_all(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>& t, size_t smem) {
+  const Shape shape = shape_of(p, Br);
+  launch_delta<d>(p, t);
+  launch_mapped<d>(kernel, {work_tiles(shape), dim3(kThreads), smem}, p, t, Br,
+                   t.scratch<float>("LSE2"), t.scratch<float>("delta"),
+                   FloatSums{t.scratch<float>("dQ_sum")}, shape);
+  launch_convert<d>(p, t);
+}
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const Shape shape = shape_of(p, Br);
-    launch_delta<d>(p, t);
-    launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
-                     t, Br, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
-                     FloatSums{t.scratch<float>("dQ_sum")}, shape);
-    launch_convert<d>(p, t);
-  });
+  fa::dispatch_d<64, 128>(
+      p.d, [&](auto d) { launch_all<d>(backward_kernel<d>, p, t, sizeof(Tiles<d>)); });
 }
 
 }  // namespace step11_wgmma

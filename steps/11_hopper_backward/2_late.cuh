@@ -53,7 +53,6 @@ struct Loader {
   const WorkTile& work;
   int Tr;
 
-  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = (size_t(at.head) * Tr + at.i) * Br;
@@ -72,7 +71,6 @@ struct Loader {
 
 // --- the warpgroups multiply, and compute P and dS -----------------------------------------------
 
-// A warpgroup that owns 64 keys.
 template <int d, int wg>
 struct Group {
   Tiles<d>& smem;
@@ -80,24 +78,16 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x - wg * kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  // Descriptors: that of the first tile, plus constants.
-  using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
   // Always 0, unknown to nvcc, which when d = 128 would compute all 24 descriptors of K, V and dS
   // before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
+  using At = Distances<Tiles<d>, d, Br, wg>;
   static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // for dQ: MN-major
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                                        // number of the next tile,
-  RowTile at = work;                                     // and the tile
+  static constexpr uint64_t kDs = distance(offsetof(Tiles<d>, dS) + wg * Bc * kPanel * 2);
+  unsigned n = 0;     // number of the next tile,
+  RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
 
@@ -110,10 +100,9 @@ struct Group {
   // This warpgroup's 64 rows of dQ of the tile `at`.
   __device__ int half() const { return (at.head * shape.Tr + at.i) * kGroups + wg; }
 
-  // S^T = K Q^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
-    multiply_features<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, rS);
+    multiply_features<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf, rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
@@ -126,10 +115,10 @@ struct Group {
   }
   __device__ void issue_dv() {
     fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
+    multiply_rows<d>(rP, first_tile() + At::kDoRows + stage() * At::kStageOf, rdV);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
   // dQ = dS K of tile i, once the other warpgroup's dS is complete.
   __device__ void issue_dq(unsigned i, float (&rdQ)[d / 2]) {
@@ -139,7 +128,8 @@ struct Group {
   // dS, from dP^T = V dO^T: to registers and, once the previous dS has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
+    multiply_features<d>(first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+                         rdP);
     wait_for<0>(rdP);
     fa::pin_registers(rdV);
     warp_arrive(&smem.do_empty[stage()]);  // not for delta, read below: q_empty protects it
@@ -248,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const Loader<d> loader{smem, &Q, &K, &V, &dO, LSE2, delta, work, shape.Tr};
-  if (__shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) == 0) {
+  if (fa::uniform(threadIdx.x / kGroupThreads) == 0) {
     Group<d, 0>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);
   } else {
     Group<d, 1>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);
@@ -259,12 +249,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const Shape shape = shape_of(p, Br);
-    step11_wgmma::launch_delta<d>(p, t);
-    launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
-                     t, Br, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
-                     FloatSums{t.scratch<float>("dQ_sum")}, shape);
-    launch_convert<d>(p, t);
+    step11_wgmma::launch_all<d>(backward_kernel<d>, p, t, sizeof(Tiles<d>));
   });
 }
 

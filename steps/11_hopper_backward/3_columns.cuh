@@ -83,7 +83,7 @@ __device__ inline void select_columns(uint32_t (&ones)[4]) {
 }
 
 // Issues C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones`
-// selects, by a last wgmma with A in registers. Does not wait.
+// selects, by a last wgmma.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {
@@ -96,6 +96,32 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
   }
   fa::wgmma(rC, ones, columns);
   fa::wgmma_commit();
+}
+
+// dV += P^T dO and, during it, rdP = dS^T = P (dP - delta)^T. dO_rows: dO's descriptor for dV.
+template <int d, int half_rows>
+__device__ inline void differentiate(uint64_t V, uint64_t dO, uint64_t dO_rows,
+                                     const uint32_t (&delta_ones)[4], uint64_t columns,
+                                     uint64_t* do_full, int parity, float (&rdP)[half_rows],
+                                     const uint32_t (&rP)[half_rows / 8][4], float (&rdV)[d / 2]) {
+  uint32_t copy[half_rows / 8][4];  // of P: ptxas moves reads of dV's A after dV's wait
+  UNROLL
+  for (int r = 0; r < half_rows / 8; ++r) {
+    UNROLL
+    for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
+    fa::pin_registers(copy[r]);
+  }
+  fa::mbarrier_wait(do_full, parity);
+  multiply_with_columns<d>(V, dO, delta_ones, columns, rdP);
+  multiply_rows<d>(rP, dO_rows, rdV);
+  wait_for<1>(rdP);
+  UNROLL
+  for (int i = 0; i < half_rows; i += 2) {
+    multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+  }
+  fa::pin_registers(rdP);
+  wait_for<0>(rdV);
+  fa::pin_registers(rdP);  // else ptxas packs dS over P, which dV reads, before the wait
 }
 
 // --- a block's shared memory, and the thread that copies -----------------------------------------
@@ -131,7 +157,6 @@ struct Loader {
   const WorkTile& work;
   int Np;
 
-  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = size_t(at.head) * Np + at.i * Br<d>;
@@ -187,8 +212,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part<d>(half, features * 64);
-      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);  // the lanes of a warp wait together: no __syncwarp() below
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
     }
@@ -197,7 +221,6 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// A warpgroup that owns 64 keys.
 template <int d, int wg>
 struct Group {
   static constexpr int Br = step11_columns::Br<d>;
@@ -206,21 +229,13 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  // Descriptors: that of the first tile, plus constants.
-  using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
   // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                                        // number of the next tile,
-  RowTile at = work;                                     // and the tile
+  using At = Distances<Tiles<d>, d, Br, wg>;
+  unsigned n = 0;     // number of the next tile,
+  RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   uint32_t lse_ones[4], delta_ones[4];
@@ -231,7 +246,6 @@ struct Group {
     select_columns<false>(delta_ones);
   }
 
-  // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   __device__ unsigned stage() const { return n % kStages; }
   // No swizzle: eight columns of eight rows are a core matrix. The next one is 0 bytes further, so
@@ -243,8 +257,8 @@ struct Group {
   // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
-                             columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf,
+                             lse_ones, columns(), rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
@@ -258,33 +272,16 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO has arrived. dS, which overlaps dV, goes to registers
-  // and, once its stage is empty, to shared memory.
+  // dV, and dS: to registers and, once its stage is empty, to shared memory.
   __device__ void differentiate() {
-    float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of dV's A after dV's wait
-    UNROLL
-    for (int r = 0; r < Br / kMma; ++r) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
-      fa::pin_registers(copy[r]);
-    }
-    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
-                             columns(), rdP);
-    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
-    wait_for<1>(rdP);
-    UNROLL
-    for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
-    }
-    fa::pin_registers(rdP);
-    wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // else ptxas packs dS over P, which dV reads, before the wait
+    step11_columns::differentiate<d>(
+        first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+        first_tile() + At::kDoRows + stage() * At::kStageOf, delta_ones, columns(),
+        &smem.do_full[stage()], n / kStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[stage()]);
-    pack_operand(rdP, rP);
+    pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
@@ -295,8 +292,8 @@ struct Group {
   }
 
   // If no row of the walk's first tile sees a key of warpgroup 1, its dS is 0, and it begins with
-  // the next tile, if there is one: the epilogue needs a tile. (In the other heads that share the
-  // keys it computes the zeros.)
+  // the next tile, if there is one: the epilogue needs a tile. (In the group's other heads it
+  // computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -344,8 +341,7 @@ struct Group {
     signal_ds();
     issue_dk(n - 1);
     put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
-    wait_for<0>(rdK);
-    // dQ of the last tile has read K
+    wait_for<0>(rdK);                    // and below, until dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[wg]);
     store_keys(dK, dV, smem.K, smem.V, wg, thread, key, shape.Nk, work.bh_kv);
@@ -373,7 +369,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
@@ -392,8 +388,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
 
-// Scores of the tiles that skip_hidden() skips, all of warpgroup 1, since a row of each walk's
-// first tile sees the first key of warpgroup 0. rows: per tile.
+// Of the tiles that skip_hidden() skips, all of warpgroup 1. rows: per tile.
 inline uint64_t skipped_scores(const fa::Problem& p, int rows) {
   const Shape shape = shape_of(p, rows);
   uint64_t tiles = 0;

@@ -98,6 +98,17 @@ __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* 
   }
 }
 
+// Descriptors of the tiles of a block's shared memory, Tiles: that of its first one, K, plus these.
+template <class Tiles, int d, int rows, int wg>
+struct Distances {
+  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
+  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Tiles, V) + kMine);
+  static constexpr uint64_t kQ = distance(offsetof(Tiles, Q)), kDo = distance(offsetof(Tiles, dO));
+  static constexpr uint64_t kQRows = distance(offsetof(Tiles, Q), rows* kRowBytes);  // MN-major
+  static constexpr uint64_t kDoRows = distance(offsetof(Tiles, dO), rows* kRowBytes);
+  static constexpr uint64_t kStageOf = rows * d * 2 >> 4;  // from stage to stage
+};
+
 // --- between the products ------------------------------------------------------------------------
 
 // How many rows, from `row` on, do not see the key; past the last key a whole tile or more.

@@ -74,7 +74,6 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Quantises `rows` rows of Q or K per block.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
@@ -204,7 +203,6 @@ inline uint64_t key_blocks(const fa::Problem& p, int rows) {
 }
 inline int part_keys(int d) { return part_tiles(d) * kTileKeys; }
 
-// The largest number of each of `parts` of n numbers.
 inline unsigned blocks_for_largest(size_t n) {
   const size_t each = 8 * kQuantiseThreads;
   return std::min<size_t>((n + each - 1) / each, kQuantiseBlocks);

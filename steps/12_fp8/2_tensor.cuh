@@ -1,7 +1,6 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
 // Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. P is at
-//           most 2^5 when its maximum is new, and may grow
-//           by 2^3.8 before the maximum moves; step 10's 2^8 would exceed 448, e4m3's maximum
+//           most 2^5 when its maximum is new, and may grow by 2^3.8 before it moves: 448 is the end
 // Changed   since 10 4_scheduled: operands of e4m3; scales; P times 2^5; see also parts.cuh
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales: forward_traffic()
@@ -55,11 +54,9 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -74,10 +71,10 @@ struct Consumer {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.bh_kv = __shfl_sync(fa::kFullMask, work.bh_kv, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    work.bh = fa::uniform(work.bh);
+    work.bh_kv = fa::uniform(work.bh_kv);
+    work.row = fa::uniform(work.row) + wg * kGroupRows;
+    work.tiles = fa::uniform(work.tiles);
     if (work.tiles == 0) return false;
     q_scale = scales.Q[query_block(shape, work)] * shape.scale_log2;
     return true;
@@ -97,7 +94,6 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
     if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -119,7 +115,7 @@ struct Consumer {
     return grown;
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
+  // Issues Q K^T of the next tile and P V of this one, and waits for the scores.
   __device__ void next_scores(unsigned b) {
     --j;
     load_scale();
@@ -134,13 +130,13 @@ struct Consumer {
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     next_scores(b);
     end_tile(softmax<kMayBeCut>());
   }
 
-  // The first tile of the first work tile.
   __device__ void first_tile() {
     skip_keys();
     skip_values();
@@ -200,11 +196,9 @@ struct Consumer {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop
-      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
@@ -227,7 +221,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
@@ -261,9 +255,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch_over<Tiling, 64, 128>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
-  return t;
+  return dispatch_over<Tiling, 64, 128>(
+      p, [&](auto tiling) { return forward_traffic<decltype(tiling)>(p); });
 }
 
 }  // namespace step12_tensor

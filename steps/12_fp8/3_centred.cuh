@@ -118,7 +118,6 @@ __device__ inline void centre(const float* statistics,  // [parts, 3, d]
   mean[threadIdx.x] = m, scale[threadIdx.x] = scale_off_midpoints(fmaxf(most - m, m - least));
 }
 
-// The last block of a head computes its means and scales.
 template <int d>
 __global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void statistics_kernel(
     const bf16* V,      // [B*Hkv, Nk, d]

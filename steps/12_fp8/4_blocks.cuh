@@ -119,7 +119,6 @@ __device__ inline void store_rows(const float (&v)[d / 16][2][4],
   }
 }
 
-// Quantises a block of `rows` rows, 16 per warp, and stores its scale.
 template <int d, int rows, bool kRotate>
 __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     const bf16* x,  // [heads, n, d]

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/dialect/ptx/fp8.h"
+#include "common/dialect/scheduler.h"
 #include "common/dialect/softmax.h"
 #include "common/harness/step.h"
 #include "steps/10_warp_specialized/4_scheduled.cuh"  // its scheduler, as a whole
@@ -155,7 +156,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
   Ring<T::kStages> k, v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
     fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
@@ -185,10 +189,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  if (T::kCausal) {
-    __threadfence();
-    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
-  }
+  if (T::kCausal) fa::leave(taken);
 }
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
@@ -230,11 +231,8 @@ void launch_forward(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>
   const auto V = fa::tensor_map(
       t.template scratch<uint8_t>("V8"),
       {{kV, 1, kV}, {d, Nkp, d}, {Nkp / kV, kV, T::Bc / kV}, {BHkv, d * Nkp, 1}}, fa::Swizzle(kV));
-  fa::launch(kernel,
-             {.grid = dim3(std::min(p.gpu.sms, step10::work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
+  const int work_tiles = step10::work_tiles_of<T>(p);
+  fa::launch(kernel, fa::share_work(p.gpu.sms, work_tiles, T::kThreads, sizeof(Tiles<T>)),
              rows("Q8", BH, N, kGroupRows), rows("K8", BHkv, Nk, T::Bc), V,
              fa::tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, scales, step10::shape_of(p),
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);

@@ -104,13 +104,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, /*group=*/1);
-  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
+  return workspace_of(p, rows, rows.per_block);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, /*group=*/1);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_decode_kernel<d>,
                {dim3(splits.count, p.heads()), dim3(kThreads), sizeof(Shared<d, 1>)}, t.Q, t.K, t.V,

@@ -94,15 +94,10 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const Rows rows(p, p.H / p.Hkv);
-  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
-}
-
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

@@ -127,24 +127,19 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  std::vector<fa::Scratch> all =
-      fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
-  all.push_back(
-      {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true});
-  return all;
+  return workspace_of(p, rows, rows.per_block, /*counts=*/true);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,
                  {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
                   sizeof(Shared<d, bands>)},
-                 t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts,
+                 t.Q, t.K, t.V, t.cache, log2_page(p), p.Hkv, t.O, t.LSE, parts,
                  t.scratch<unsigned>("arrived"), rows.count, p.N, p.Nk, splits.keys, p.scale(),
                  p.causal);
     });

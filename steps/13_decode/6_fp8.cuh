@@ -53,26 +53,6 @@ __device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   }
 }
 
-// The A fragments of all bands. Of 16 features a lane has four adjacent ones, where bf16 has two
-// and the two that are 8 further.
-template <int d, int bands>
-__device__ inline void load_queries(const bf16* Q,  // [rows, d]
-                                    int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
-  const int lane = threadIdx.x % fa::kWarp;
-  UNROLL
-  for (int t = 0; t < bands; ++t) {
-    UNROLL
-    for (int x = 0; x < d / kMma; ++x) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
-                  feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
-        rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
-      }
-    }
-  }
-}
-
 // S = Q K^T of all rows and a warp's keys, 32 features at a time.
 template <int d, int bands>
 __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
@@ -199,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
   uint32_t rQ[bands][d / kMma][4];
-  load_queries<d>(Q, rows - row0, rQ);
+  load_queries<d, /*next=*/2>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e * cache.K_scale[head];
   const int least = causal ? Nk - N + 1 : Nk;  // keys that the first query sees
   int visible[bands][2];                       // and this lane's rows: row r is query r % N
@@ -228,7 +208,6 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, rows - row0, smem.parts);
   __syncthreads();  // all parts are complete
-  // A block that has all keys of its rows stores results; any other stores a part.
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
@@ -279,18 +258,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  std::vector<fa::Scratch> all =
-      fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
-  all.push_back(
-      {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true});
-  return all;
+  return workspace_of(p, rows, rows.per_block, /*counts=*/true);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   const e4m3* K = reinterpret_cast<const e4m3*>(t.K);
   const e4m3* V = reinterpret_cast<const e4m3*>(t.V);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
@@ -298,7 +272,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
       fa::launch(flash_decode_kernel<d, bands>,
                  {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
                   sizeof(Shared<d, bands>)},
-                 t.Q, K, V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts,
+                 t.Q, K, V, t.cache, log2_page(p), p.Hkv, t.O, t.LSE, parts,
                  t.scratch<unsigned>("arrived"), rows.count, p.N, p.Nk, splits.keys, p.scale(),
                  p.causal);
     });

@@ -1,4 +1,5 @@
-// Step 13 -- what all rungs share: a warp's tiles, products and softmax, merges, splits, bytes.
+// Step 13 -- what all rungs share: a warp's tiles and scores, merges, splits, bytes. The softmax
+//            and P V are the dialect's (mma_softmax.h).
 //
 // All warps of a block hold the same `bands` of 16 rows, and each computes some of their keys.
 // Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
@@ -9,14 +10,15 @@
 
 #include <bit>
 #include <cmath>
+#include "common/dialect/mma_softmax.h"
 #include "common/dialect/mma_tile.h"
-#include "common/dialect/softmax.h"
 #include "common/harness/splits.h"
 #include "common/harness/tiles.h"
 
 namespace step13 {
 
-using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::swizzle;
+using fa::bf16, fa::kNoMaximum, fa::swizzle;
+using fa::exponentials, fa::multiply_values, fa::update_maximum;
 
 constexpr int kWarps = 4, kThreads = kWarps * fa::kWarp;
 constexpr int kMma = 16;     // rows of an mma's A, and keys or features that it sums over
@@ -28,7 +30,7 @@ template <int d>
 constexpr int Bc = kWarps* kWarpKeys<d>;  // keys per round: one tile per warp
 constexpr int kStages = 3;  // per warp: one tile is multiplied while the others are copied
 
-// --- a warp's keys: copies, S, softmax, P V ------------------------------------------------------
+// --- a warp's keys: copies, S, masks ------------------------------------------------------------
 
 // Copies rows of g [rows, d] to s [kRows, d], swizzled, with zeros from row `rows` on.
 template <int d, int kRows>
@@ -42,8 +44,9 @@ __device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
   }
 }
 
-// The A fragments of all bands, with zeros from row `rows` on.
-template <int d, int bands>
+// The A fragments of all bands, with zeros from row `rows` on. Of 16 features a lane has two, and
+// two that are `next` further: with 2 four adjacent ones.
+template <int d, int next = 8, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -54,7 +57,7 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
-                  feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
+                  feature = x * kMma + e / 2 * next + lane % 4 * (next == 8 ? 2 : 4);
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
     }
@@ -83,7 +86,6 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
   }
 }
 
-// Sets scores that their row does not see to -inf.
 template <int bands, int n_tiles>
 __device__ inline void mask(float (&rS)[bands][n_tiles][4],
                             const int (&visible)[bands][2],  // keys that this lane's rows see
@@ -94,74 +96,6 @@ __device__ inline void mask(float (&rS)[bands][n_tiles][4],
     const int t = i / (2 * n_tiles), n = i % n_tiles, h = i / n_tiles % 2;
     if (n * 8 + c >= visible[t][h]) rS[t][n][2 * h] = -INFINITY;
     if (n * 8 + c + 1 >= visible[t][h]) rS[t][n][2 * h + 1] = -INFINITY;
-  }
-}
-
-// Row maxima; O and l are rescaled lazily, as in 07.
-template <int d, int bands, int n_tiles>
-__device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], float scale_log2,
-                                      float (&m)[bands][2], float (&l)[bands][2],
-                                      float (&rO)[bands][d / 8][4]) {
-  float m_new[bands][2];
-  bool grown = false;
-  UNROLL
-  for (int i = 0; i < 2 * bands; ++i) {
-    const int t = i / 2, h = i % 2;
-    float s = -INFINITY;
-    UNROLL
-    for (int n = 0; n < n_tiles; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
-    m_new[t][h] = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
-    grown |= m_new[t][h] > m[t][h] + kLazyRescale;
-  }
-  if (!__any_sync(fa::kFullMask, grown)) return;
-  UNROLL
-  for (int i = 0; i < 2 * bands; ++i) {
-    const int t = i / 2, h = i % 2;
-    const float alpha = fa::exp2_approx(m[t][h] - m_new[t][h]);
-    m[t][h] = m_new[t][h];
-    l[t][h] *= alpha;
-    UNROLL
-    for (int n = 0; n < d / 8; ++n) rO[t][n][2 * h] *= alpha, rO[t][n][2 * h + 1] *= alpha;
-  }
-}
-
-// P of 16 keys, two adjacent 8-key tiles, as an A fragment.
-template <int bands, int n_tiles>
-__device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int first,  // 8-key tile
-                                    float scale_log2, const float (&m)[bands][2],
-                                    float (&l)[bands][2], uint32_t (&a)[bands][4]) {
-  UNROLL
-  for (int i = 0; i < bands * 4; ++i) {
-    const int t = i / 4, e = i % 4, n = first + e / 2, h = e % 2;
-    const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
-    const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
-    l[t][h] += p0 + p1;  // of this lane's keys
-    a[t][e] = fa::pack_bf16(p0, p1);
-  }
-}
-
-// O += P V of a warp's keys, 16 at a time.
-template <int d, int bands>
-__device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8][4],
-                                       float scale_log2, const float (&m)[bands][2],
-                                       const bf16* sV,  // [kWarpKeys, d] swizzled
-                                       float (&l)[bands][2], float (&rO)[bands][d / 8][4]) {
-  const int lane = threadIdx.x % fa::kWarp;
-  const int v = swizzle<d>(lane % 16, lane / 16 * 8);
-  UNROLL
-  for (int c = 0; c < kWarpKeys<d>; c += kMma) {
-    uint32_t a[bands][4];
-    exponentials(rS, c / 8, scale_log2, m, l, a);
-    UNROLL
-    for (int x = 0; x < d; x += 16) {
-      uint32_t b[2][2];  // V of 16 keys and 2 x 8 features
-      fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
-      UNROLL
-      for (int n = 0; n < 2; ++n) {
-        UNROLL
-        for (int t = 0; t < bands; ++t) fa::mma_m16n8k16(rO[t][x / 8 + n], a[t], b[n]);
-      }
-    }
   }
 }
 
@@ -318,6 +252,28 @@ inline Splits splits_of(const fa::Problem& p, const Rows& rows, int merged) {
   const int count = int(std::clamp<int64_t>(std::min(fair, best), 1, most));
   const int each = fa::ceil_div(longest, count);
   return {fa::ceil_div(longest, each), each * Bc};
+}
+
+// For the parts of all splits, and for a counter per block of rows where the last block merges.
+inline std::vector<fa::Scratch> workspace_of(const fa::Problem& p, const Rows& rows, int merged,
+                                             bool counts = false) {
+  auto all = fa::parts_workspace(splits_of(p, rows, merged).count * p.rows(), p.d);
+  const size_t counters = p.B * rows.readers * sizeof(unsigned);
+  if (counts) all.push_back({.name = "arrived", .bytes = counters, .zeroed = true});
+  return all;
+}
+
+// Of 3_groups and 4_pages.
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  return workspace_of(p, rows, rows.per_block);
+}
+
+inline SplitParts parts_of(const fa::Tensors<bf16>& t) {
+  return {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+}
+inline int log2_page(const fa::Problem& p) {
+  return p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
 }
 
 // All bytes except the parts of splits. A lane looks up the page of 16 keys at once.

@@ -61,13 +61,13 @@ __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
   __syncwarp();  // a row's threads are in one warp: all have read its LSE
   if (!inside) return;
   float old[kFeatures], x[kFeatures];
-  load(O_old + kept * d + place.x, old);
-  load(O_partial + partial * d + place.x, x);
+  fa::load_eight(O_old + kept * d + place.x, old);
+  fa::load_eight(O_partial + partial * d + place.x, x);
   UNROLL
   for (int i = 0; i < kFeatures; ++i) {
     x[i] = merged.old_weight * old[i] + merged.new_weight * x[i];
   }
-  store(O + kept * d + place.x, x);
+  fa::store_eight(O + kept * d + place.x, x);
   if (place.x == 0) LSE[kept] = merged.LSE;
 }
 

@@ -28,11 +28,11 @@ __global__ void add_kernel(const Old* old,    // [B*H, N, d]
   const Place<d> place(at.rows);
   if (place.bh >= heads) return;  // legal: no barrier follows
   float a[kFeatures] = {}, b[kFeatures];
-  if (old) load(old + place.kept(at) * d + place.x, a);
-  load(partial + place.partial(at) * d + place.x, b);
+  if (old) fa::load_eight(old + place.kept(at) * d + place.x, a);
+  fa::load_eight(partial + place.partial(at) * d + place.x, b);
   UNROLL
   for (int i = 0; i < kFeatures; ++i) a[i] += b[i];
-  store(sum + place.kept(at) * d + place.x, a);
+  fa::store_eight(sum + place.kept(at) * d + place.x, a);
 }
 
 // --- host ----------------------------------------------------------------------------------------
@@ -130,7 +130,6 @@ class Ring : public RingForward<Kernels, cut> {
     return late;
   }
 
-  // dK and dV of a block, and its share of dQ.
   void differentiate(const fa::Tensors<T>& t, fa::Tensors<T> of_block, const Block& b,
                      const Keys<T>& held, int from) {
     const Keys<T> keys = keys_of(b, held, from);

@@ -107,7 +107,6 @@ class Heads : public fa::RankAttention {
     return static_cast<std::byte*>(m.heads) + size_t(b) * m.count * whole_.N * m.row_bytes();
   }
 
-  // Calls f(tensor, rank, batch entry) for all of them.
   template <class F>
   void for_all(const std::vector<Moved>& tensors, F&& f) const {
     for (const Moved& m : tensors) {

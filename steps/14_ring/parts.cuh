@@ -12,6 +12,7 @@
 
 #include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
+#include "common/dialect/eight.h"
 #include "common/harness/ranks.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
@@ -65,31 +66,8 @@ inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
                        " ranks need at least " + std::to_string(chunks) + " rows");
 }
 
-// --- eight numbers at a time ---------------------------------------------------------------------
-
 constexpr int kRowThreads = 256;  // threads per block of these kernels
 constexpr int kFeatures = 8;      // features of a row per thread
-
-__device__ inline void load(const float* from, float (&x)[kFeatures]) {
-  *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
-  *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
-}
-__device__ inline void load(const bf16* from, float (&x)[kFeatures]) {
-  __align__(16) bf16 row[kFeatures];
-  *reinterpret_cast<uint4*>(row) = *reinterpret_cast<const uint4*>(from);
-  UNROLL
-  for (int i = 0; i < kFeatures; ++i) x[i] = __bfloat162float(row[i]);
-}
-__device__ inline void store(float* to, const float (&x)[kFeatures]) {
-  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(x);
-  *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(x + 4);
-}
-__device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
-  __align__(16) bf16 row[kFeatures];
-  UNROLL
-  for (int i = 0; i < kFeatures; ++i) row[i] = __float2bfloat16(x[i]);
-  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
-}
 
 // --- rows ---------------------------------------------------------------------------------------
 

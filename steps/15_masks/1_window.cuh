@@ -116,16 +116,9 @@ inline fa::Support support() {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   const int keys = p.d == 64 ? Bc<64> : Bc<128>;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, keys);
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * keys * v.tiles * d;  // zeros of ragged tiles are multiplied too
-  return t;
+  const fa::TileVisits v = fa::visited_tiles(p, Br, keys);  // whose zeros are multiplied, too
+  return fa::attention_traffic(p, v.keys, 4 * p.heads() * Br * keys * v.tiles * p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

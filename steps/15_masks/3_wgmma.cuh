@@ -18,6 +18,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
 #include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma {
@@ -119,9 +120,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters; concurrent launches need separate ones.
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
@@ -157,41 +156,21 @@ struct Consumer {
   // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival per warp, whose lanes have converged.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
-  // Issues S = Q K^T of a tile. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // P is computed here, not after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // and packed from here on: until now the product read the old rP
     release(v, smem.v_empty);
   }
 
-  template <int kStages>
-  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
-    __syncwarp();
-    release(ring, empty);
-  }
   // Releases unseen tiles unread: K at once, V after the P V whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
@@ -200,21 +179,22 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
-  // shuffles tell nvcc that all lanes have the same range.
+  // Takes the block's n-th work tile, up to its first K that is used; false when there is none.
   __device__ bool take(unsigned n, const WorkTable& mask) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const TileRange range = mask.visible_tiles<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
-    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
-    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
-    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
-    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
+    if (fa::uniform(work.tiles) == 0) return false;
+    begin_walk(work, mask.visible_tiles<Bc>(work, wg * kGroupRows));
+    return true;
+  }
+  __device__ void begin_walk(const WorkTile& work, const TileRange& range) {
+    at.first = fa::uniform(range.first);
+    at.last_left = fa::uniform(range.last_left);
+    at.last_full = fa::uniform(range.last_full);
+    at.last = fa::uniform(range.last);
+    trailing = fa::uniform(work.tiles) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-    return true;
   }
 
   __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
@@ -234,6 +214,13 @@ struct Consumer {
     fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
+  // The softmax of tiles but the first, during P V of the tile before; then P, packed.
+  __device__ void end_tile() {
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
+    wait_values();
+    fa::pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
+  }
   // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
   __device__ void next_tile(unsigned b, const WorkTable& mask) {
@@ -243,18 +230,36 @@ struct Consumer {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, mask, bits);
-    fa::wait_for<1>(rS);
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
-    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
-    fa::compute_p(rS, shape.scale_log2, m, l);
-    wait_values();
-    fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    end_tile();
+  }
+
+  // Ends the walk with buffer b, with P V in flight: LSE, and O to the place of Q.
+  __device__ void end_walk(unsigned b, const float (&of_m)[2], float (&of_l)[2]) {
+    const WorkTile& old = smem.work[b][wg];
+    float normalise[2];
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      of_l[h] = fa::quad_sum(of_l[h]);
+      normalise[h] = of_l[h] > 0.f ? __fdividef(1.f, of_l[h]) : 0.f;  // no key seen: O = 0
+      const int r = row() + 8 * h;
+      if (fa::leads_quad(lane) && r < old.rows) {
+        LSE[size_t(old.bh) * shape.N + old.row + r] = (of_m[h] + __log2f(of_l[h])) * fa::kLn2;
+      }
     }
+    wait_for<0>(rO);
+    fa::pin_registers(rS);
+    release(v, smem.v_empty);
+    skip_values();
+    fa::pack_operand(rS, rP);
+
+    fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+    fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
+    fa::fence_proxy_async();  // TMA reads what this thread has written ...
+    __syncwarp();             // ... and what the other lanes have
+    arrive(&smem.o_full[b][wg]);
   }
 
   __device__ void run(const WorkTable& mask) {
@@ -264,7 +269,7 @@ struct Consumer {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, mask, bits);
-    fa::wait_for<0>(rS);
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -272,8 +277,7 @@ struct Consumer {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
@@ -286,38 +290,17 @@ struct Consumer {
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
       // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const float old_m[2] = {m[0], m[1]};
-      float old_l[2] = {l[0], l[1]}, normalise[2];
+      float old_l[2] = {l[0], l[1]};
       more = take(n + 1, mask);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, mask, bits);
-      fa::wait_for<1>(rS);
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
       }
-      const WorkTile& old = smem.work[b][wg];
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        old_l[h] = fa::quad_sum(old_l[h]);
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
-        const int r = row() + 8 * h;
-        if (fa::leads_quad(lane) && r < old.rows) {
-          LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
-        }
-      }
-      fa::wait_for<0>(rO);
-      fa::pin_registers(rS);
-      release(v, smem.v_empty);
-      skip_values();
-      fa::pack_operand(rS, rP);
-
-      // --- epilogue
-      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
-      fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
-      fa::fence_proxy_async();  // TMA reads what this thread has written ...
-      __syncwarp();             // ... and what the other lanes have
-      arrive(&smem.o_full[b][wg]);
+      end_walk(b, old_m, old_l);
     }
   }
 };
@@ -335,8 +318,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     const int warp = threadIdx.x / fa::kWarp;
@@ -376,17 +358,14 @@ std::vector<WorkTile> work_tiles(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  std::vector<WorkTile> work;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) { work = work_tiles<Tiling<d>>(p); });
-  const int* first = reinterpret_cast<const int*>(work.data());
-  return {{"work_tiles", {first, first + work.size() * sizeof(WorkTile) / sizeof(int)}}};
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) -> std::vector<fa::Table> {
+    return {table_of("work_tiles", work_tiles<Tiling<d>>(p))};
+  });
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d_) {
-    using T = Tiling<d_>;
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
     const std::vector<WorkTile> work = work_tiles<T>(p);
     const WorkTable mask{nullptr, 0, window_of(p)};
     const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
@@ -399,35 +378,23 @@ inline fa::Prediction traffic(const fa::Problem& p) {
         rows += std::clamp(p.N - w.row - r, 0, kGroupRows);
       }
     }
+    fa::Prediction t = fa::attention_traffic(p, 0, 4 * products * kGroupRows * T::Bc * d);
     t["Q"].read = 2 * rows * d;
-    t["O"].write = 2 * BH * N * d;
     t["K"].read = t["V"].read = 2 * keys * d;
-    t["LSE"].write = 4 * BH * N;
     t["work_tiles"].read = sizeof(WorkTile) * tiles;
     t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * products * kGroupRows * T::Bc * d;
     t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
-    t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
-             .write = 2 * BH * N * d + 4 * BH * N};
+    t.hbm.read += sizeof(WorkTile) * tiles;
+    return t;
   });
-  return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const int count = count_row_tiles(p, T::Br) * int(BH);
+    const int count = count_row_tiles(p, T::Br) * int(p.heads());
     const WorkTable mask{t.scratch<const int4>("work_tiles"), count, window_of(p)};
-    fa::launch(flash_fwd_kernel<T>,
-               {.grid = dim3(std::min(p.gpu.sms, count)),
-                .block = dim3(T::kThreads),
-                .smem = sizeof(Tiles<T>),
-                .shares_work = true},
-               fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-               fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
-               t.LSE, mask, shape, t.scratch<unsigned>("taken"));
+    launch_mapped<T>(flash_fwd_kernel<T>, p, t, count, mask);
   });
 }
 

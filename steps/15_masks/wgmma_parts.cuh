@@ -1,13 +1,7 @@
 // Step 15 -- what 3_wgmma consists of, besides its roles: shared memory and its barriers, a test by
 // bits, the two warps that handle the ends of documents, and the order of work.
 // Changed   since 10 4_scheduled: warps store and zero V; the host determines the order of work
-//
-// Registers of a lane, for its two rows r and r + 8 (r = 16 warp + row_of(lane)):
-//
-//     rS[i]       row r + 8 half_of(i), key     column_of(lane) + column_at(i); then P
-//     rO[i]       row r + 8 half_of(i), feature column_of(lane) + column_at(i)
-//     rP[c]       P of the keys 16 c .. 16 c + 15, packed as wgmma's A
-//     m[h], l[h]  of row r + 8 h; l of this lane's keys only
+//           A lane's registers are as in step 10's parts.cuh
 #pragma once
 
 #include <algorithm>
@@ -16,11 +10,13 @@
 #include "common/dialect/fragment.h"
 #include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
+#include "common/harness/forward.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step15_wgmma {
 
+using fa::arrive, fa::release, fa::skip, fa::wait_for;
 using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::Ring;
 using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
 
@@ -123,23 +119,23 @@ __device__ inline void hide(float (&rS)[n], const uint32_t (&bits)[2]) {
 
 // --- the ends of documents, which a box of TMA ignores -------------------------------------------
 
-// Zeroes rows `first` .. n - 1 of a tile in panels. By one warp.
-template <int d, int n>
-__device__ inline void clear_rows(bf16* tile, int first, int lane) {
+// Zeroes rows `first` .. n - 1 of a tile in panels. By `threads` threads.
+template <int d, int n, int threads>
+__device__ inline void clear_rows(bf16* tile, int first, int thread) {
   UNROLL_BY(2)
-  for (int i = first * kPanel + lane * 8; i < n * kPanel; i += fa::kWarp * 8) {
+  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += threads * 8) {
     for (int x = 0; x < d; x += kPanel) {
       *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
     }
   }
 }
-// Stores the first `rows` rows of a tile of 64 in TMA's layout. By one warp.
-template <int d>
-__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int lane) {
+// Stores the first `rows` rows of a tile of 64 in TMA's layout. By `threads` threads.
+template <int d, int threads>
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread) {
   constexpr int kLanes = d / 8;  // per row, with 16 bytes each
-  const int x = lane % kLanes * 8;
+  const int x = thread % kLanes * 8;
   UNROLL_BY(2)
-  for (int r = lane / kLanes; r < rows; r += fa::kWarp / kLanes) {
+  for (int r = thread / kLanes; r < rows; r += threads / kLanes) {
     const int at = (x / kPanel * kGroupRows + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
     *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
   }
@@ -169,7 +165,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     if (keys < T::Bc) {
       const int stage = (loaded - 1) % T::kStagesV;
       fa::mbarrier_wait(&smem.v_landed[landed.stage], landed.parity);
-      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane);
+      clear_rows<T::d, T::Bc, fa::kWarp>(smem.V[stage], max(0, keys), lane);
       fa::fence_proxy_async();  // wgmma sees this thread's writes ...
       __syncwarp();             // ... and what the other lanes have
       if (lane == 0) fa::mbarrier_arrive(&smem.v_full[stage]);
@@ -202,7 +198,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
       const int row = work.row + wg * kGroupRows, rows = work.rows - wg * kGroupRows;
       if (rows < kGroupRows) {
         bf16* to = O + (size_t(work.bh) * shape.N + row) * T::d;
-        store_rows<T::d>(smem.Q[b][wg], to, rows, lane);
+        store_rows<T::d, fa::kWarp>(smem.Q[b][wg], to, rows, lane);
       } else if (lane == 0) {
         fa::tma_store(map, smem.Q[b][wg], {0, row, 0, work.bh});
         fa::tma_store_commit();
@@ -228,35 +224,57 @@ inline int count_row_tiles(const fa::Problem& p, int size) {
   return tiles;
 }
 
-// Work tiles of all heads, of each document's, in the order in which blocks draw them: as in 10, in
-// sections whose K and V fit in the L2 (16 MB), each of at most 4096 / d pairs of a document and a
-// query head, the longest walks of each first. Documents with the longest walks begin.
-inline std::vector<WorkTile> in_order(const fa::Problem& p,
-                                      std::vector<std::vector<WorkTile>> documents) {
-  const auto longer = [](const WorkTile& a, const WorkTile& b) { return a.tiles > b.tiles; };
+// All heads' entries in the order of blocks: sections whose `bytes` fit in the L2 (16 MB), the
+// longest walks of each first; documents with the longest walks begin. group: heads that share an
+// entry's bytes. most: of a section's pairs of a document and a head.
+template <class Entry, class Bytes>
+std::vector<Entry> in_order(const fa::Problem& p, std::vector<std::vector<Entry>> documents,
+                            Bytes&& bytes, int group, int most) {
+  const auto longer = [](const Entry& a, const Entry& b) { return a.tiles > b.tiles; };
   std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
   for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
   std::stable_sort(documents.begin(), documents.end(),
                    [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
-  std::vector<WorkTile> all;
+  std::vector<Entry> all;
   size_t begun = 0, in_section = 0;
-  int heads = 0, group = p.H / p.Hkv;  // `group` heads share K and V
+  int heads = 0;
   const auto end_section = [&] {
     std::stable_sort(all.begin() + begun, all.end(), longer);
     begun = all.size(), in_section = heads = 0;
   };
   for (const auto& doc : documents) {
-    const size_t bytes = 4 * size_t(p.d) * doc[0].keys;  // of K and V
     for (int head = 0; head < int(p.kv_heads()); ++head) {
-      if (in_section + bytes > 16 << 20 || heads + group > 4096 / p.d) end_section();
+      if (in_section + bytes(doc[0]) > 16 << 20 || heads + group > most) end_section();
       for (int bh = head * group; bh < (head + 1) * group; ++bh) {
-        for (WorkTile tile : doc) tile.bh = bh, all.push_back(tile);
+        for (Entry tile : doc) tile.bh = bh, all.push_back(tile);
       }
-      in_section += bytes, heads += group;
+      in_section += bytes(doc[0]), heads += group;
     }
   }
   end_section();
   return all;
+}
+// Of the forward: K and V of at most 4096 / d pairs of a document and a query head.
+inline std::vector<WorkTile> in_order(const fa::Problem& p,
+                                      const std::vector<std::vector<WorkTile>>& documents) {
+  const auto bytes = [&](const WorkTile& work) { return 4 * size_t(p.d) * work.keys; };
+  return in_order(p, documents, bytes, p.H / p.Hkv, 4096 / p.d);
+}
+
+template <class Entry>
+fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
+  const int* first = reinterpret_cast<const int*>(entries.data());
+  return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
+}
+
+// Launches a kernel whose blocks share `count` work tiles, with the arguments of all rungs.
+template <class T, class Kernel, class Mask>
+void launch_mapped(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>& t, int count,
+                   const Mask& mask) {
+  const Shape shape{int(p.heads()), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch_attention<T::d>(
+      kernel, fa::share_work(p.gpu.sms, count, T::kThreads, sizeof(Tiles<T>)), p, t, kGroupRows,
+      T::Bc, t.O, t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
 }
 
 }  // namespace step15_wgmma

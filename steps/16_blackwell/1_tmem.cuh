@@ -81,9 +81,7 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
   }
   if (warp == 0) {
     __syncwarp();  // reconverges thread 0 with its warp, which allocates as a whole
-    fa::tcgen05_alloc(&smem.tmem, kColumns);
-    fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
-    fa::tcgen05_fence_before_thread_sync();
+    allocate(&smem.tmem, kColumns);
   }
   __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
@@ -144,11 +142,7 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
-  if (warp == 0) {
-    __syncwarp();
-    fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc(tmem, kColumns);  // else the SM starts no block that allocates
-  }
+  if (warp == 0) deallocate(tmem, kColumns);
 }
 
 // --- host ---------------------------------------------------------------------------------------

@@ -43,21 +43,13 @@ struct alignas(1024) Tiles {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread copies Q, then all tiles of K and V, each as soon as its stage is free.
+// One thread copies Q, then all tiles of K and V.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
   fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
   fa::tma_load(smem.Q, &Q, &smem.q_full, {0, row, 0, bh});
-  for (int j = 0; j < tiles; ++j) {
-    const int stage = j % kStages, parity = j / kStages & 1;
-    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[stage], &K, &smem.k_full[stage], {0, j * Bc, 0, kv_head});
-    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.v_full[stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[stage], &V, &smem.v_full[stage], {0, j * Bc, 0, kv_head});
-  }
+  copy_keys<kStages>(smem, K, V, tiles, kv_head);
 }
 
 // --- a thread multiplies ------------------------------------------------------------------------
@@ -99,9 +91,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells nvcc that the warp, and so the role, is the same in all lanes.
-  const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0);
-  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
+  const int warp = fa::uniform(threadIdx.x / fa::kWarp);
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -119,9 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (warp == 0) {
     __syncwarp();  // thread 0 is back with its warp, which allocates as a whole
-    fa::tcgen05_alloc(&smem.tmem, kColumns);
-    fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
-    fa::tcgen05_fence_before_thread_sync();
+    allocate(&smem.tmem, kColumns);
   }
   __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
@@ -181,11 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
-  if (warp == 0) {
-    __syncwarp();
-    fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc(tmem, kColumns);  // else the SM starts no block that allocates
-  }
+  if (warp == 0) deallocate(tmem, kColumns);
 }
 
 // --- host ---------------------------------------------------------------------------------------

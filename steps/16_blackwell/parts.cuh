@@ -15,6 +15,7 @@
 #include "common/dialect/ptx/tma.h"
 #include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
+#include "common/harness/forward.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -116,6 +117,21 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
   fa::fence_proxy_async();  // TMA sees this thread's writes
 }
 
+// --- tensor memory -----------------------------------------------------------------------------
+
+// Allocates columns, whose address is visible after a barrier. By a whole warp.
+__device__ inline void allocate(uint32_t* tmem, int columns) {
+  fa::tcgen05_alloc(tmem, columns);
+  fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
+  fa::tcgen05_fence_before_thread_sync();
+}
+// After a barrier; else the SM starts no block that allocates. By a whole warp.
+__device__ inline void deallocate(const uint32_t& tmem, int columns) {
+  __syncwarp();
+  fa::tcgen05_fence_after_thread_sync();
+  fa::tcgen05_dealloc(tmem, columns);
+}
+
 // --- products -----------------------------------------------------------------------------------
 
 // Issues S = Q K^T of 128 rows and a tile's keys, and does not wait. By one thread, whose products
@@ -153,6 +169,23 @@ __device__ inline void multiply_values(uint32_t tP,
   }
 }
 
+// --- copies -------------------------------------------------------------------------------------
+
+// Copies all tiles of K and V, each as soon as its stage is free. By one thread.
+template <int kStages, class Tiles>
+__device__ inline void copy_keys(Tiles& smem, const fa::TensorMap& K, const fa::TensorMap& V,
+                                 int tiles, int kv_head) {
+  for (int j = 0; j < tiles; ++j) {
+    const int stage = j % kStages, parity = j / kStages & 1;
+    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[stage], &K, &smem.k_full[stage], {0, j * Bc, 0, kv_head});
+    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[stage], &V, &smem.v_full[stage], {0, j * Bc, 0, kv_head});
+  }
+}
+
 // --- host ---------------------------------------------------------------------------------------
 
 // The problems that the kernels support; all others are refused.
@@ -160,26 +193,17 @@ inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = tru
 
 // For blocks that own a tile of 128 rows.
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
-  return t;
+  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);  // whose zeros are multiplied, too
+  return fa::attention_traffic(p, v.keys, 4 * p.heads() * Br * Bc * v.tiles * p.d);
 }
 
 // Launches a kernel whose blocks own `rows` rows of a head.
 template <int d, class Kernel>
 void launch(Kernel kernel, int rows, int threads, size_t smem, const fa::Problem& p,
             const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, rows);
-  fa::launch(kernel, {dim3(Tr * BH), dim3(threads), smem}, fa::tile_map<d>(t.Q, BH, p.N, Br),
-             fa::tile_map<d>(t.K, BHkv, p.Nk, Bc), fa::tile_map<d>(t.V, BHkv, p.Nk, Bc),
-             fa::tile_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(),
-             p.causal);
+  const dim3 grid(unsigned(fa::ceil_div(p.N, rows) * p.heads()));
+  fa::launch_attention<d>(kernel, {grid, dim3(threads), smem}, p, t, Br, Bc, t.LSE, int(p.heads()),
+                          p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
 }
 
 }  // namespace step16

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
 #include "steps/10_warp_specialized/4_scheduled.cuh"  // its host functions
 #include "steps/10_warp_specialized/parts.cuh"
 
@@ -48,10 +49,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     // K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
@@ -75,10 +82,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  if (T::kCausal) {
-    __threadfence();
-    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
-  }
+  if (T::kCausal) fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
@@ -129,9 +133,9 @@ struct Consumer {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[wg], n & 1);
     if (lane == 0) work = smem.work[wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    work.bh = fa::uniform(work.bh);
+    work.row = fa::uniform(work.row) + wg * kGroupRows;
+    work.tiles = fa::uniform(work.tiles);
     return work.tiles > 0;
   }
   // Skips K at once, V only after this work tile's last P V, whose V is earlier in the ring.
@@ -161,9 +165,7 @@ struct Consumer {
     wait_for<1>(rS);
     release_scores();
     if (kMayBeCut) mask_tile();
-    const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
     wait_values();
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
@@ -203,11 +205,9 @@ struct Consumer {
 
     bool more = true;
     for (unsigned n = 0; more; ++n) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop
-      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>();
       while (j > 0) next_tile<false>();
 
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
@@ -280,23 +280,17 @@ inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross 
 
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
-  constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const auto keys = [&](const bf16* x) { return tile_map<T::d>(x, p.kv_heads(), p.Nk, T::Bc); };
   fa::launch(flash_fwd_kernel<T>,
-             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             tile_map<d>(t.V, BHkv, Nk, T::Bc), t.O, t.LSE, shape_of(p),
-             p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+             fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)),
+             tile_map<T::d>(t.Q, p.heads(), p.N, kGroupRows), keys(t.K), keys(t.V), t.O, t.LSE,
+             shape_of(p), p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   if (p.d != 256) return step10::traffic(p);
-  fa::Prediction t;
-  dispatch_over<Tiling, 256>(p, [&](auto tiling) { t = step10::traffic_of<decltype(tiling)>(p); });
-  return t;
+  return dispatch_over<Tiling, 256>(
+      p, [&](auto tiling) { return step10::traffic_of<decltype(tiling)>(p); });
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

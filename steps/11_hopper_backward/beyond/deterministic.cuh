@@ -9,6 +9,7 @@
 // Still bad an extra kernel before the walk reads K and V again
 #pragma once
 
+#include "common/dialect/eight.h"
 #include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_deterministic {
@@ -28,13 +29,6 @@ __device__ inline float units_of(float bound) {
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);
 }
 
-__device__ inline void load_eight(const bf16* from, float (&x)[8]) {
-  __align__(16) bf16 packed[8];
-  *reinterpret_cast<uint4*>(packed) = *reinterpret_cast<const uint4*>(from);
-  UNROLL
-  for (int i = 0; i < 8; ++i) x[i] = __bfloat162float(packed[i]);
-}
-
 // Per tile of 128 keys: the largest length |V_c| of a row of V, and the largest |K_cx| of K.
 template <int d>
 __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
@@ -51,7 +45,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
     float of_k[8] = {}, of_v[8] = {}, squares = 0.f;
     if (key < Nk) {
       const size_t at = (size_t(bh) * Nk + key) * d + lane * 8;
-      load_eight(K + at, of_k), load_eight(V + at, of_v);
+      fa::load_eight(K + at, of_k), fa::load_eight(V + at, of_v);
     }
     UNROLL
     for (int i = 0; i < 8; ++i) k = fmaxf(k, fabsf(of_k[i])), squares += of_v[i] * of_v[i];
@@ -87,7 +81,7 @@ __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
   float o[8] = {}, g[8] = {}, delta = 0.f, squares = 0.f;
   if (at.inside) {
     const size_t first = at.row * d + at.lane * 8;
-    load_eight(O + first, o), load_eight(dO + first, g);
+    fa::load_eight(O + first, o), fa::load_eight(dO + first, g);
   }
   UNROLL
   for (int i = 0; i < 8; ++i) delta += o[i] * g[i], squares += g[i] * g[i];

@@ -109,8 +109,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
       multiply_transposed<d, kKeys>(other_ds, other + panel * (kKeys * kRowBytes >> 4), rdQ, true);
       const int half = (at.head * shape.Np + at.i * Br) / 64;
       const auto dQ_part = dQ_sum.part<d>(half, rank * kHalf + panel * kPanel);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (panel == kHalf / kPanel - 1 && lane < kBlocks) {
         fa::mbarrier_release_remote(&smem.ds_empty, lane);
       }
@@ -142,7 +141,6 @@ struct Group {
   RowTile at = work;
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
-  // A of the columns' product: see 3_columns.
   uint32_t ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)
@@ -168,8 +166,7 @@ struct Group {
                              columns, rX);
   }
   __device__ void wait_for_features(unsigned stage) {
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rX);
+    wait_for<0>(rX);
     release(dv ? &smem.q_empty[stage] : &smem.do_empty[stage]);
   }
   // dV += P^T dO or dK += dS^T Q of tile i. 128 registers are too few for a wgmma of 256 features.
@@ -304,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   fa::cluster_sync();  // all threads of both blocks see the barriers
   const WorkTile work = work_tile_at(blockIdx.x / kBlocks, shape, Br);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 3) {
     fa::setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x % kGroupThreads == 0) produce(smem, &Q, &K, &V, &dO, columns, shape, work);
@@ -340,13 +337,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     const size_t head = 8 * size_t(d) * p.N;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }
-  // As tile_map(), in boxes of 64 rows and half of the features.
   const auto map_of = [](const bf16* x, uint64_t heads, uint64_t rows) {
-    constexpr uint32_t kPanels = d / kPanel;
-    return fa::tensor_map(
-        x,
-        {{kPanel, 1, kPanel}, {rows, d, 64}, {kPanels, kPanel, kPanels / 2}, {heads, rows * d, 1}},
-        fa::Swizzle::b128);
+    return fa::tile_map<d, kHalf>(x, heads, rows, 64);
   };
   const auto rows = [&](const bf16* x) { return map_of(x, p.heads(), p.N); };
   const auto keys = [&](const bf16* x) { return map_of(x, p.kv_heads(), p.Nk); };

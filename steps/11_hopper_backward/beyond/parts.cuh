@@ -77,8 +77,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part(smem, n, part, half, features * 64);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
     }
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};

@@ -11,6 +11,8 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
+#include "common/harness/forward.h"
 #include "steps/11_hopper_backward/3_columns.cuh"
 
 namespace step11_persistent {
@@ -89,14 +91,11 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
       at.next(work, shape.Tr);
     }
   }
-  // The last block to leave resets the counters; concurrent launches need separate ones.
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- a thread stores -----------------------------------------------------------------------------
 
-// Stores dK and dV of each walk, and releases their stage, that of K and V.
 __device__ inline void store(Tiles& smem, const fa::TensorMap* dK, const fa::TensorMap* dV,
                              const Shape& shape) {
   UNROLL_BY(1)
@@ -123,7 +122,7 @@ __device__ inline WorkTile wait_for_work(Tiles& smem, unsigned w) {
   fa::mbarrier_wait(&smem.k_full[w % kKvStages], w / kKvStages & 1);
   WorkTile work{};
   if (threadIdx.x % fa::kWarp == 0) work = smem.work[w % kKvStages];
-  const auto same = [](int x) { return __shfl_sync(fa::kFullMask, x, 0); };
+  const auto same = [](int x) { return fa::uniform(x); };
   return {same(work.bh_kv), same(work.j), same(work.head), same(work.first)};
 }
 
@@ -179,8 +178,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const Sums& 
         part.begin(rdQ);
         if (half == 0) fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
         multiply_transposed<d, Bc>(ds + (half * Bc * kRowBytes >> 4), k, rdQ, Sums::kBegins);
-        fa::wgmma_wait<0>();
-        fa::pin_registers(rdQ);
+        wait_for<0>(rdQ);
         if (half > 0 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
         part.end(rdQ);
       }
@@ -199,20 +197,13 @@ struct Group {
   const uint64_t first = tile_descriptor(smem.K[0][0]);
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Tiles, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Tiles, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Tiles, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Tiles, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Tiles, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  using At = Distances<Tiles, d, Br, wg>;
   static constexpr uint64_t kKvStageOf = kGroups * kGroupKeys * d * 2 >> 4;  // of K, V
   unsigned w = 0, n = 0;  // numbers of the work tile and of the next tile,
   int i, walk, key;       // its place among the head's tiles, and the walk's first; first key
   int left;               // tiles of the walk after it
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];
-  // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape) : smem(smem), shape(shape) {
@@ -240,8 +231,9 @@ struct Group {
 
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[q_stage()], n / kQStages & 1);
-    multiply_with_columns<d>(first_tile() + kK + kv_stage() * kKvStageOf,
-                             first_tile() + kQ + q_stage() * kStageOf, lse_ones, columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK + kv_stage() * kKvStageOf,
+                             first_tile() + At::kQ + q_stage() * At::kStageOf, lse_ones, columns(),
+                             rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = i * Br, last = key + kGroupKeys - 1;
@@ -255,32 +247,16 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned n) {
-    multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + n % kQStages * At::kStageOf, rdK);
   }
   __device__ void differentiate() {
-    float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: see 3_columns
-    UNROLL
-    for (int r = 0; r < Br / kMma; ++r) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
-      fa::pin_registers(copy[r]);
-    }
-    fa::mbarrier_wait(&smem.do_full[do_stage()], n / kDoStages & 1);
-    multiply_with_columns<d>(first_tile() + kV + kv_stage() * kKvStageOf,
-                             first_tile() + kDo + do_stage() * kStageOf, delta_ones, columns(),
-                             rdP);
-    multiply_rows<d>(rP, first_tile() + kDoRows + do_stage() * kStageOf, rdV);
-    wait_for<1>(rdP);
-    UNROLL
-    for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
-    }
-    fa::pin_registers(rdP);
-    wait_for<0>(rdV);
-    fa::pin_registers(rdP);
+    step11_columns::differentiate<d>(first_tile() + At::kV + kv_stage() * kKvStageOf,
+                                     first_tile() + At::kDo + do_stage() * At::kStageOf,
+                                     first_tile() + At::kDoRows + do_stage() * At::kStageOf,
+                                     delta_ones, columns(), &smem.do_full[do_stage()],
+                                     n / kDoStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[do_stage()]);
-    pack_operand(rdP, rP);
+    pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
@@ -368,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups + 1) {
     fa::setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x == (kGroups + 1) * kGroupThreads) {
@@ -410,12 +386,8 @@ template <class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br);
   launch_mapped<d>(backward_kernel<Sums>,
-                   {.grid = dim3(std::min(p.gpu.sms, Sums::units(shape))),
-                    .block = dim3(kThreads),
-                    .smem = sizeof(Tiles),
-                    .shares_work = true},
-                   p, t, Br, t.scratch<bf16>("columns"), dQ_sum, shape,
-                   t.scratch<unsigned>("walks"));
+                   fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)), p, t, Br,
+                   t.scratch<bf16>("columns"), dQ_sum, shape, t.scratch<unsigned>("walks"));
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

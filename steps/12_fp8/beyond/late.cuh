@@ -68,7 +68,6 @@ constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
 // With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
 constexpr float kSafeScore = 50.f;
 
-// With the largest norm of a row.
 struct Scales : step12::Scales {
   const float* Q_norm;  // [B*H, ceil(N / 64)]
   const float* K_norm;  // [B*Hkv]
@@ -135,8 +134,7 @@ struct Consumer : step12_tensor::Consumer<T> {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
       while (j > 0 && careful()) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
       const WorkTile old = work;
@@ -157,7 +155,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
@@ -223,9 +221,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch_over<Tiling, 64, 128, 256>(
-      p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
+  fa::Prediction t = dispatch_over<Tiling, 64, 128, 256>(
+      p, [&](auto tiling) { return forward_traffic<decltype(tiling)>(p); });
   t["Q_norm"].read = t["K_norm"].read = t["Q_scale"].read;  // read as often as Q's scales
   return t;
 }

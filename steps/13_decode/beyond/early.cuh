@@ -161,22 +161,20 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const Rows rows(p, p.H / p.Hkv);
-  return fa::parts_workspace(splits_of(p, rows, kMergedLike).count * p.rows(), p.d);
+  return workspace_of(p, Rows(p, p.H / p.Hkv), kMergedLike);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, kMergedLike);
-  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,
                  {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
                   sizeof(Shared<d, bands>)},
-                 t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts, rows.count, p.N, p.Nk,
-                 splits.keys, p.scale(), p.causal);
+                 t.Q, t.K, t.V, t.cache, log2_page(p), p.Hkv, t.O, t.LSE, parts, rows.count, p.N,
+                 p.Nk, splits.keys, p.scale(), p.causal);
     });
     if (splits.count == 1) return;
     const int threads = merge_threads(p, splits);

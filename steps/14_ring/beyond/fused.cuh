@@ -67,9 +67,9 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
     fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is written, too
     WorkTile work;
     if (lane == 0) work = smem.work[b][wg];
-    const int bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    const int row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return;
+    const int bh = fa::uniform(work.bh);
+    const int row = fa::uniform(work.row) + wg * kGroupRows;
+    if (fa::uniform(work.tiles) == 0) return;
     fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O has replaced Q, LSE is in HBM
 
     const int rows = min(kGroupRows, shape.N - row);
@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   step10::Tiles<T>& smem = *fa::dynamic_shared<step10::Tiles<T>>();
   if (threadIdx.x == 0) step10::init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / fa::kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     constexpr int kMergers = 2;  // warps 2 and 3
     static_assert(T::kConsumers == kMergers);
-    const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0);
+    const int warp = fa::uniform(threadIdx.x / fa::kWarp);
     if (warp >= kMergers) {
       merge_tiles<T>(smem, LSE, so_far, shape, warp - kMergers);
     } else if (threadIdx.x == 0) {
@@ -155,16 +155,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 }
 
 // --- host ---------------------------------------------------------------------------------------
-
-// Rows row0 .. row0 + rows - 1 of each head of x, [heads, N, d]. Boxes as step 09's.
-template <int d>
-fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t row0, uint64_t rows,
-                            uint32_t box) {
-  return fa::tensor_map(
-      x + row0 * d,
-      {{kPanel, 1, kPanel}, {rows, d, box}, {d / kPanel, kPanel, d / kPanel}, {heads, N * d, 1}},
-      fa::Swizzle::b128);
-}
 
 // The zig-zag ring of 3_backward. At d = 128 the forward merges in the epilogue; at d = 64 it is
 // 2_ring's. The backward reads early keys in place, and late rows too where they begin a tile of
@@ -269,22 +259,19 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
                         int from, int thread_blocks) {
     constexpr int d = FusedTiling::d;
     const fa::Problem p = block_problem(b);
-    const uint64_t BH = p.heads(), N = rows(me_), row0 = b.rows.begin;
-    SoFar so_far{.O = t.O, .sum = sum_.get(), .LSE = t.LSE, .N = int(N), .row0 = int(row0)};
+    const int N = rows(me_), row0 = b.rows.begin;
+    SoFar so_far{.O = t.O, .sum = sum_.get(), .LSE = t.LSE, .N = N, .row0 = row0};
     so_far.late0 = late_rows().row0;
     if (!is_late(b)) so_far.early = next_merge(false);
     so_far.late = next_merge(true);
     const auto keys = [&](const bf16* x) {
-      return rows_in_place<d>(x, p.kv_heads(), rows(from), 0, p.Nk, FusedTiling::Bc);
+      return fa::tile_map<d>(x, p.kv_heads(), p.Nk, FusedTiling::Bc, rows(from));
     };
-    const step10::Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
     fa::launch(hop_kernel<FusedTiling>,
-               {.grid = dim3(std::min(thread_blocks, step10::work_tiles_of<FusedTiling>(p))),
-                .block = dim3(FusedTiling::kThreads),
-                .smem = sizeof(step10::Tiles<FusedTiling>),
-                .shares_work = true},
-               rows_in_place<d>(t.Q, BH, N, row0, p.N, kGroupRows), keys(held.K), keys(held.V),
-               partial_LSE_.get(), so_far, shape);
+               fa::share_work(thread_blocks, step10::work_tiles_of<FusedTiling>(p),
+                              FusedTiling::kThreads, sizeof(step10::Tiles<FusedTiling>)),
+               fa::tile_map<d>(t.Q + row0 * d, p.heads(), p.N, kGroupRows, N), keys(held.K),
+               keys(held.V), partial_LSE_.get(), so_far, step10::shape_of(p));
   }
 
   // --- backward
@@ -305,10 +292,10 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
         shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));
       }
       const auto queries = [&](const bf16* x) {
-        return rows_in_place<d>(x, p.heads(), rows(me_), row0, p.N, Br);
+        return fa::tile_map<d>(x + row0 * d, p.heads(), p.N, Br, rows(me_));
       };
       const auto keys = [&](const bf16* x, int N) {
-        return rows_in_place<d>(x, p.kv_heads(), N, 0, p.Nk, step11::kGroupKeys);
+        return fa::tile_map<d>(x, p.kv_heads(), p.Nk, step11::kGroupKeys, N);
       };
       const bf16* columns = of_rank.scratch<bf16>("columns") + row0 * step11_columns::kColumns;
       const step11::FloatSums dQ_sum{of_rank.scratch<float>("dQ_sum") + row0 * d};

@@ -189,7 +189,6 @@ namespace step15_lists_backward {
 
 using namespace step15_masks_backward;
 
-// (row, key), in the tile, of the score of bit b of word w.
 template <int d, int Br, int Bc>
 std::pair<int, int> score_of(int w, int b) {
   using T = Tiles<d, Br, Bc>;
@@ -269,7 +268,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Packed packed{window_of(p), t.scratch<const int>("key_work")};
+  const Packed packed{{window_of(p)}, t.scratch<const int>("key_work")};
   const ScoreMod mod = step15_scores::score_mod_of(p, t.sinks);
   launch(p, t, Scored{packed, mod, p.H / p.Hkv});
   step15_packed_backward::convert(p, t);

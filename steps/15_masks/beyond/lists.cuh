@@ -133,11 +133,9 @@ std::pair<int, int> score_of(int w, int b) {
 }
 
 inline TileLists lists_of(const fa::Problem& p) {
-  TileLists lists;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    lists = ListMaker(p, {Br, Bc<d>, /*by_keys=*/false, kThreads * kWords<d>, score_of<d>})();
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    return ListMaker(p, {Br, Bc<d>, /*by_keys=*/false, kThreads * kWords<d>, score_of<d>})();
   });
-  return lists;
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {

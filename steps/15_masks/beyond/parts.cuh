@@ -15,28 +15,7 @@ using fa::distance, fa::multiply_rows, fa::multiply_transposed, fa::wait_for, fa
 using step11::Bc, step11::FloatSums, step11::kGroupKeys, step11::kGroups, step11::kRowThreads;
 using step11::multiply_by_p, step11::put_ds, step11::RowLanes;
 using step11_columns::Br, step11_columns::kColumns, step11_columns::multiply_with_columns;
-
-// Zeroes rows `first` .. n - 1 of a tile in panels. By a warpgroup.
-template <int d, int n>
-__device__ inline void clear_rows(bf16* tile, int first, int thread) {
-  UNROLL_BY(2)
-  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += kGroupThreads * 8) {
-    for (int x = 0; x < d; x += kPanel) {
-      *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
-    }
-  }
-}
-// Stores the first `rows` rows of a tile of 64 in TMA's layout. By a warpgroup.
-template <int d>
-__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread) {
-  constexpr int kLanes = d / 8;  // per row, with 16 bytes each
-  const int x = thread % kLanes * 8;
-  UNROLL_BY(2)
-  for (int r = thread / kLanes; r < rows; r += kGroupThreads / kLanes) {
-    const int at = (x / kPanel * kGroupKeys + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
-    *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
-  }
-}
+using step15_wgmma::clear_rows, step15_wgmma::store_rows;
 
 // Per row: its columns, and zeros for dQ_sum. sum_rows gives the rows of a tile.
 template <int d>

@@ -27,7 +27,6 @@ struct Shape {
   float scale;
 };
 
-// A block's shared memory. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 K[kGroups][kGroupKeys * d];  // later dK and dV, before their stores
@@ -135,8 +134,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
       }
       __syncwarp();
       const int first = row + rows * 64;
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       if (at.place < work.direct) {
         store_dq<d>(rdQ, dQ, at.head * shape.N + work.row + first, work.rows - first, features * 64,
@@ -159,17 +157,10 @@ struct Group {
   const Mask& mask;
   const KeyWork& work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
-  using Memory = Tiles<d>;
   const uint64_t first = fa::tile_descriptor(smem.K[0]);
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  using At = step11::Distances<Tiles<d>, d, Br, wg>;
   unsigned n = 0;
   int place = 0;          // and its place in the walk
   const TileRange range;  // of the walk: the places whose rows see this warpgroup's keys
@@ -179,7 +170,6 @@ struct Group {
   const unsigned tiles;  // of the walk, of all heads that share the keys, except a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];
-  // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)
@@ -192,13 +182,8 @@ struct Group {
         end(work.tiles - 1),
         skips_last(step15_wgmma_backward::skips_last(range, ends_at, end, tiles)),
         tiles(tiles - skips_last) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
-    const int pair = lane % 4;
-    lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
-    delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
-    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;
-    fa::pin_registers(lse_ones);
-    fa::pin_registers(delta_ones);
+    step11_columns::select_columns<true>(lse_ones);
+    step11_columns::select_columns<false>(delta_ones);
   }
 
   __device__ unsigned stage() const { return n % kStages; }
@@ -213,8 +198,8 @@ struct Group {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
     fa::mbarrier_wait(&smem.v_full, 0);
-    clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread);
-    clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread);
+    clear_rows<d, kGroupKeys, kGroupThreads>(smem.K[wg], max(0, keys), thread);
+    clear_rows<d, kGroupKeys, kGroupThreads>(smem.V[wg], max(0, keys), thread);
     fa::fence_proxy_async();              // wgmma sees this thread's writes ...
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
   }
@@ -222,7 +207,7 @@ struct Group {
   __device__ void clear_tile() {
     const int rows = work.rows % Br;
     fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
+    clear_rows<d, Br, kGroupThreads>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
     fa::fence_proxy_async();                   // wgmma sees this thread's writes ...
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
@@ -230,8 +215,8 @@ struct Group {
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     if (place == ends_at) clear_tile();
-    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
-                             columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf,
+                             lse_ones, columns(), rS);
   }
   __device__ bool is_cut() const { return place <= range.last_left || place > range.last_full; }
   __device__ void test(uint32_t (&bits)[2]) const {
@@ -246,32 +231,15 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
-  // (dP - delta)^T, dV += P^T dO, and dS: as 11 3_columns.
   __device__ void differentiate() {
-    float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: see 11 3_columns
-    UNROLL
-    for (int r = 0; r < Br / kMma; ++r) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
-      fa::pin_registers(copy[r]);
-    }
-    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
-                             columns(), rdP);
-    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
-    wait_for<1>(rdP);
-    UNROLL
-    for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
-    }
-    fa::pin_registers(rdP);
-    wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
+    step11_columns::differentiate<d>(
+        first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+        first_tile() + At::kDoRows + stage() * At::kStageOf, delta_ones, columns(),
+        &smem.do_full[stage()], n / kStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[stage()]);
-    fa::pack_operand(rdP, rP);
+    fa::pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
@@ -301,8 +269,8 @@ struct Group {
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
     if (keys < kGroupKeys) {
       const size_t at = (size_t(work.bh) * shape.Nk + key) * d;
-      store_rows<d>(smem.K[wg], gdK + at, keys, thread);
-      store_rows<d>(smem.V[wg], gdV + at, keys, thread);
+      store_rows<d, kGroupThreads>(smem.K[wg], gdK + at, keys, thread);
+      store_rows<d, kGroupThreads>(smem.V[wg], gdV + at, keys, thread);
     } else if (thread == 0) {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
@@ -388,9 +356,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
-  // The shuffles tell the compiler that all lanes have the same numbers.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
+  const unsigned tiles = fa::uniform(shape.group * smem.work.tiles);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     // In registers: reads of shared memory by the copying thread would cost uniform registers.
@@ -419,15 +386,11 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, 
     return dim3(unsigned(p.heads() * size_t(shape.Np) * threads / kRowThreads));
   };
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const auto rows = [&](const bf16* x) { return fa::tile_map<d>(x, p.heads(), p.N, Br<d>); };
-    const auto keys = [&](const bf16* x) {
-      return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
-    };
     fa::launch(columns_kernel<d>, {row_blocks(d / 8), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
                sum_rows, columns, dQ_sum, p.N, shape.Np, p.scale());
-    fa::launch(backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)},
-               rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.dK, t.dV,
-               t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
+    step11::launch_mapped<d>(backward_kernel<d, Mask>,
+                             {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>, t.dK,
+                             t.dV, t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
     fa::launch_early(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum},
                      t.dQ, sum_rows, p.N, shape.Np, p.scale());
   });

@@ -103,8 +103,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);
     load_v(key, bh_kv, whole);
   }
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
@@ -113,10 +112,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;
-  using Base::alpha, Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
-  using Base::arrive, Base::is_cut, Base::issue_scores, Base::issue_values, Base::release;
+  using Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
   using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
-  using Base::skip_keys, Base::skip_values, Base::trailing, Base::wait_values;
+  using Base::is_cut, Base::issue_scores, Base::issue_values;
+  using Base::skip_keys, Base::skip_values, Base::trailing;
   const Mask& mask;
 
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
@@ -125,15 +124,8 @@ struct Consumer : step15_wgmma::Consumer<T> {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const TileRange range = mask.template visible_tiles<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
-    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
-    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
-    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
-    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
-    skip_keys(at.first);
-    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    if (fa::uniform(work.tiles) == 0) return false;
+    this->begin_walk(work, mask.template visible_tiles<Bc>(work, wg * kGroupRows));
     return true;
   }
 
@@ -170,19 +162,11 @@ struct Consumer : step15_wgmma::Consumer<T> {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, bits);
-    fa::wait_for<1>(rS);
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
-    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
-    fa::compute_p(rS, shape.scale_log2, m, l);
-    wait_values();
-    fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    this->end_tile();
   }
 
   __device__ void run() {
@@ -192,7 +176,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, bits);
-    fa::wait_for<0>(rS);
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -200,8 +184,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
@@ -211,42 +194,19 @@ struct Consumer : step15_wgmma::Consumer<T> {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
-      // that product multiplies stale tiles: a branch would make ptxas wait for each.
+      // --- the seam
       const float old_m[2] = {m[0], m[1]};
-      float old_l[2] = {l[0], l[1]}, normalise[2];
+      float old_l[2] = {l[0], l[1]};
       more = take(n + 1);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, bits);
-      fa::wait_for<1>(rS);
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
       }
-      const WorkTile& old = smem.work[b][wg];
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        old_l[h] = fa::quad_sum(old_l[h]);
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
-        const int r = row() + 8 * h;
-        if (fa::leads_quad(lane) && r < old.rows) {
-          LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
-        }
-      }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
-      fa::pin_registers(rS);
-      release(v, smem.v_empty);
-      skip_values();
-      fa::pack_operand(rS, rP);
-
-      // --- epilogue
-      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
-      fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
-      fa::fence_proxy_async();  // TMA reads what this thread has written ...
-      __syncwarp();             // ... and what the other lanes have
-      arrive(&smem.o_full[b][wg]);
+      this->end_walk(b, old_m, old_l);
     }
   }
 };
@@ -264,7 +224,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     const int warp = threadIdx.x / fa::kWarp;
@@ -281,17 +241,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 template <class T, class Mask>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
-  constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-  fa::launch(step15_wgmma_forward::flash_fwd_kernel<T, Mask>,
-             {.grid = dim3(std::min(p.gpu.sms, mask.count)),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
-             t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
+  launch_mapped<T>(step15_wgmma_forward::flash_fwd_kernel<T, Mask>, p, t, mask.count, mask);
 }
 
 }  // namespace step15_wgmma_forward

@@ -113,14 +113,10 @@ std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  std::vector<fa::Table> all;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) -> std::vector<fa::Table> {
     const auto [lists, work] = lists_of<Tiling<d>>(p);
-    all = {step15_wgmma_backward::table_of("work_tiles", work),
-           {"entries", lists.entries},
-           {"bits", lists.bits}};
+    return {table_of("work_tiles", work), {"entries", lists.entries}, {"bits", lists.bits}};
   });
-  return all;
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -187,7 +183,6 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(step15::in_one(p));
 }
 
-// As the forward's, of transposed scores.
 template <int Br>
 std::pair<int, int> score_of(int w, int b) {
   const auto [key, row] = step15_wgmma_lists::score_of<Br>(w, b);
@@ -219,16 +214,15 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
     const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // dQ's threads; the copying one
-    t = traffic_of<Br<d>>(step15::in_one(p), work, BH * lists.rows, KeyLists{});
+    fa::Prediction t = traffic_of<Br<d>>(step15::in_one(p), work, BH * lists.rows, KeyLists{});
     t["row_entries"].read = sizeof(int) * BH * (lookups * lists.visited() + kOwners * lists.cut);
     t["row_bits"].read = BH * lists.cut * Br<d> * Bc / 8;
     t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
+    return t;
   });
-  return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

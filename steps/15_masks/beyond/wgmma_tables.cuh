@@ -12,7 +12,8 @@
 
 namespace step15_wgmma_backward {
 
-using step15_wgmma::columns_below, step15_wgmma::TileRange, step15_wgmma::Window;
+using step15_wgmma::columns_below, step15_wgmma::table_of, step15_wgmma::TileRange;
+using step15_wgmma::Window;
 
 // 128 keys of a document, and the tiles of its rows that see them; an entry of the table.
 struct KeyWork {
@@ -98,34 +99,10 @@ inline int padded_rows(const fa::Problem& p) {
 // Tiles of all heads' keys, in the order of blocks: as in 3_wgmma, in sections whose Q, dO and
 // dQ_sum fit in the L2.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
-                                     std::vector<std::vector<KeyWork>> documents) {
-  const auto longer = [](const KeyWork& a, const KeyWork& b) { return a.tiles > b.tiles; };
-  std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
-  for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
-  std::stable_sort(documents.begin(), documents.end(),
-                   [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
-  std::vector<KeyWork> all;
-  size_t begun = 0, in_section = 0;
-  const auto end_section = [&] {
-    std::stable_sort(all.begin() + begun, all.end(), longer);
-    begun = all.size(), in_section = 0;
-  };
-  for (const auto& doc : documents) {
-    const size_t bytes = 8 * size_t(p.d) * doc[0].rows * (p.H / p.Hkv);
-    for (int head = 0; head < int(p.kv_heads()); ++head) {
-      if (in_section + bytes > 16 << 20) end_section();
-      for (KeyWork tile : doc) tile.bh = head, all.push_back(tile);
-      in_section += bytes;
-    }
-  }
-  end_section();
-  return all;
-}
-
-template <class Entry>
-fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
-  const int* first = reinterpret_cast<const int*>(entries.data());
-  return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
+                                     const std::vector<std::vector<KeyWork>>& documents) {
+  const size_t row = 8 * size_t(p.d) * (p.H / p.Hkv);
+  const auto bytes = [&](const KeyWork& work) { return row * work.rows; };
+  return step15_wgmma::in_order(p, documents, bytes, /*group=*/1, /*most=*/1 << 30);
 }
 
 // Per document, without a head.
@@ -222,17 +199,15 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const std::vector<KeyWork> work = key_tiles(p);
     uint64_t rows = 0;
     for (const KeyWork& w : work) {
       const int first = w.row + w.first * Br<d>;
       rows += uint64_t(std::clamp(p.N - first, 0, w.tiles * Br<d>)) * (p.H / p.Hkv);
     }
-    t = traffic_of<Br<d>>(p, work, rows, KeyTable{nullptr, step15_wgmma::window_of(p)});
+    return traffic_of<Br<d>>(p, work, rows, KeyTable{nullptr, step15_wgmma::window_of(p)});
   });
-  return t;
 }
 
 }  // namespace step15_wgmma_backward

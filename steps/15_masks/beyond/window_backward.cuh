@@ -67,9 +67,17 @@ struct Walk {
   }
 };
 
-struct OneDocument {
+struct Windowed {
   static constexpr bool kChangesScores = false;
   Window window;
+
+  template <int Br, int Bc>
+  __device__ Walk<Br, Bc> walk(const KeyWork& work) const {
+    return {window, work};
+  }
+};
+
+struct OneDocument : Windowed {
   int rows, keys;
   bool grows;  // window.right is limited: the last keys have the shortest walks
 
@@ -81,16 +89,9 @@ struct OneDocument {
     *kv_head = grows ? b % kv_heads : b / Tc;
     return {0, rows, j * Bc, keys - j * Bc, 0};
   }
-  template <int Br, int Bc>
-  __device__ Walk<Br, Bc> walk(const KeyWork& work) const {
-    return {window, work};
-  }
 };
 
-// The host's table of all tiles of keys, the longest walks first.
-struct Packed {
-  static constexpr bool kChangesScores = false;
-  Window window;
+struct Packed : Windowed {
   const int* works;  // [tiles, 5]: KeyWork of each
 
   template <int Bc>
@@ -98,10 +99,6 @@ struct Packed {
     *kv_head = blockIdx.x % kv_heads;
     const int* w = works + blockIdx.x / kv_heads * 5;
     return {w[0], w[1], w[2], w[3], w[4]};
-  }
-  template <int Br, int Bc>
-  __device__ Walk<Br, Bc> walk(const KeyWork& work) const {
-    return {window, work};
   }
 };
 
@@ -249,7 +246,6 @@ void dispatch_tiles(const fa::Problem& p, F&& f) {
   step08::dispatch_tiles<Tiles>(p, f);
 }
 
-// Rows of dQ_sum, per head: whole tiles of each document.
 inline int padded_rows(const fa::Problem& p) {
   int rows = 0;
   dispatch_tiles(p, [&](int, int Br, int) { rows = count_tiles(p, &fa::Document::rows, Br) * Br; });
@@ -301,7 +297,7 @@ inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const bool grows = p.causal || p.mask.right != fa::Mask::kNoLimit;
-  launch(p, t, OneDocument{window_of(p), p.N, p.Nk, grows});
+  launch(p, t, OneDocument{{window_of(p)}, p.N, p.Nk, grows});
   convert(p, t);
 }
 
@@ -380,7 +376,7 @@ inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  launch(p, t, Packed{window_of(p), t.scratch<const int>("key_work")});
+  launch(p, t, Packed{{window_of(p)}, t.scratch<const int>("key_work")});
   step15_packed_backward::convert(p, t);
 }
 

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tiles; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
+  const int warp = fa::uniform(threadIdx.x / fa::kWarp), wg = warp / 4;
   const int Tr = gridDim.x / kBlocks / heads, cluster = blockIdx.x / kBlocks;
   const int rank = fa::cluster_rank();
   const int i = causal ? Tr - 1 - cluster / heads : cluster % Tr;
