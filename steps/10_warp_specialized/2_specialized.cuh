@@ -104,7 +104,6 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
     if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);

@@ -97,7 +97,6 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// As 3_persistent's.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
@@ -155,7 +154,6 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false if there is none.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -166,8 +164,7 @@ struct Consumer {
     last = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     return work.tiles > 0;
   }
-  // Releases the tiles that no row of this warpgroup sees: K before the seam, V after its P V, for
-  // which V is earlier in the ring.
+  // Releases unseen tiles: K before the seam, V after its P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
     skipped = work.tiles - 1 - last;
     for (int s = 0; s < skipped; ++s) skip(k, smem.k_full, smem.k_empty);

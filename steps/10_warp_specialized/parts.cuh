@@ -55,7 +55,6 @@ struct WorkTile {
   int tiles;      // of keys, at least one; 0: no more work
 };
 
-// How many keys a row sees.
 template <class T>
 __device__ inline int visible(const Shape& shape, int row) {
   return T::kCausal ? min(shape.Nk, row + 1 + shape.Nk - shape.N) : shape.Nk;
@@ -113,7 +112,6 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
 
 // --- host ---------------------------------------------------------------------------------------
 
-// The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
 // Calls f(Tiling) for the problem's mask and head dimension, one of ds; returns its result.

@@ -82,8 +82,7 @@ __device__ inline void select_columns(uint32_t (&ones)[4]) {
   fa::pin_registers(ones);
 }
 
-// Issues C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones`
-// selects, by a last wgmma.
+// Issues C = A B^T, 64 keys by a tile's rows, plus each row's columns that `ones` selects.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {
@@ -285,15 +284,13 @@ struct Group {
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
-  // Called after S of the next tile and dK are issued, which need not wait for the fence.
   __device__ void signal_ds() {
     fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
   // If no row of the walk's first tile sees a key of warpgroup 1, its dS is 0, and it begins with
-  // the next tile, if there is one: the epilogue needs a tile. (In the group's other heads it
-  // computes the zeros.)
+  // the next tile, if there is one. (In the group's other heads it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {

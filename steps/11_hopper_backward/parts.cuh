@@ -245,8 +245,7 @@ inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br
 
 // rows: per tile.
 inline Shape shape_of(const fa::Problem& p, int rows) {
-  // Bytes of Q, dO and dQ_sum of a head. Of a group's heads, which a walk visits in turn, about one
-  // is in use.
+  // Bytes of Q, dO and dQ_sum of a head. Of a group, which a walk visits in turn, one is in use.
   const size_t head = (2 + 2 + 4) * size_t(p.d) * p.N, l2 = size_t{16} << 20;
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,

@@ -40,7 +40,6 @@ __device__ inline uint2 pack_eight(const float (&x)[8]) {
   return {fa::pack_e4m3(x[0], x[1], x[2], x[3]), fa::pack_e4m3(x[4], x[5], x[6], x[7])};
 }
 
-// The block's largest x, in all threads.
 template <int threads>
 __device__ inline float block_max(float x) {
   constexpr int kWarps = threads / fa::kWarp;
@@ -218,7 +217,6 @@ inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
   return {.read = 0, .write = bytes, .atomic = bytes * blocks_for_largest(n)};
 }
 
-// Places of the largest numbers, Q's first, then K's and V's.
 struct Largest {
   size_t q_parts, kv_parts, k = q_parts, v = k + kv_parts;
   Largest(const fa::Problem& p, bool per_head)
@@ -226,7 +224,6 @@ struct Largest {
   fa::Scratch scratch() const { return {"largest", sizeof(unsigned) * (v + kv_parts)}; }
 };
 
-// The scale of a head, or of the tensor, is repeated for each block of rows.
 template <int d>
 void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
   const Largest at(p, per_head);
@@ -273,7 +270,6 @@ inline void add_values_traffic(const fa::Problem& p, fa::Prediction& t) {
   t.hbm += {.read = t["V"].read, .write = t["V8"].write};
 }
 
-// The attention kernel's operands, and the counters of its scheduler.
 inline std::vector<fa::Scratch> operands(const fa::Problem& p) {
   const size_t features = p.kv_heads() * p.d;
   std::vector<fa::Scratch> all = {{"Q8", p.q_size()},

@@ -84,8 +84,7 @@ struct Consumer {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Skips K of the tiles that no row of this warpgroup sees at once, V only after this work tile's
-  // last P V, whose V is earlier in the ring.
+  // Skips K of unseen tiles at once, V only after the last P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -105,7 +104,6 @@ struct Consumer {
     compute_p(rS, scale_log2, m, l);
   }
 
-  // Turns S of tile j into P. True if O must be rescaled.
   template <bool kMayBeCut>
   __device__ bool softmax() {
     if (kMayBeCut) mask_tile();
@@ -115,7 +113,6 @@ struct Consumer {
     return grown;
   }
 
-  // Issues Q K^T of the next tile and P V of this one, and waits for the scores.
   __device__ void next_scores(unsigned b) {
     --j;
     load_scale();
@@ -130,7 +127,6 @@ struct Consumer {
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     next_scores(b);

@@ -34,7 +34,6 @@ __device__ inline uint64_t tile_descriptor(const uint8_t* tile) {
   return fa::wgmma_descriptor(tile, fa::Swizzle(panel), 16, 8 * panel);
 }
 
-// Issues S = Q K^T of 64 rows and a tile's keys.
 template <class T>
 __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
   constexpr int kPanel = kFeatures<T::d>;
@@ -249,7 +248,6 @@ fa::Prediction forward_traffic(const fa::Problem& p) {
   fa::Prediction t;
   const uint64_t Tr = fa::ceil_div(p.N, T::Br), tiles = BH * Tr;
   const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-  // Of all work tiles of a head; of 64 rows and Bc keys.
   uint64_t keys = 0, padded = 0, products = 0;
   for (int row = 0; row < int(Tr) * T::Br; row += kGroupRows) {
     products += step10::visited_tiles<T>(p, row, kGroupRows);

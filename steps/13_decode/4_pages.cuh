@@ -95,7 +95,6 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
 }
 
-// As 2_splits', over the splits of a batch entry.
 template <int d>
 __global__ void merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
                              bf16* O,                               // [B*H, N, d]

@@ -41,7 +41,6 @@ __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Copies rows of g [rows, d] to s [16, d], swizzled, with zeros from row `rows` on.
 template <int d>
 __device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   constexpr int kChunks = d / 16;  // of 16 bytes, per row
@@ -53,7 +52,6 @@ __device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   }
 }
 
-// S = Q K^T of all rows and a warp's keys, 32 features at a time.
 template <int d, int bands>
 __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
                                        const e4m3* sK,  // [kWarpKeys, d] swizzled
@@ -112,7 +110,6 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8
   }
 }
 
-// Stores a warp's part in shared memory: four adjacent features per lane.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,

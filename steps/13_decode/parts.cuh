@@ -101,14 +101,12 @@ __device__ inline void mask(float (&rS)[bands][n_tiles][4],
 
 // --- merging the parts of a row ------------------------------------------------------------------
 
-// Of each warp's keys. O is not normalised; m is in powers of two.
 template <int d, int bands, int pad>
 struct Parts {
   float O[kWarps][bands * kMma][d + pad];
   float m[kWarps][bands * kMma], l[kWarps][bands * kMma];
 };
 
-// Stores m and l of a warp's keys, summed over each quad.
 template <int d, int bands, int pad>
 __device__ inline void store_statistics(const float (&m)[bands][2], const float (&l)[bands][2],
                                         Parts<d, bands, pad>& parts) {
@@ -121,7 +119,6 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   }
 }
 
-// Stores a warp's part, in the order of its registers.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,
@@ -180,7 +177,6 @@ __device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, i
   return row;
 }
 
-// Rounds a row and stores it as row r of O [rows, d] and LSE [rows].
 template <int d>
 __device__ inline void store_row(const Merged& row, size_t r, int x, bf16* O, float* LSE) {
   *reinterpret_cast<uint2*>(O + r * d + x) =

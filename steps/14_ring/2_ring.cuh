@@ -42,8 +42,7 @@ class RingForward : public fa::RankAttention {
   }
 
   // Messages wait for the kernels queued before start(), so a hop may receive into the buffer that
-  // the previous one computed with. Those queued next overlap the messages; those queued after
-  // finish() wait for them.
+  // the previous one computed with. Kernels queued after finish() wait for the messages.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
     merged_.assign(2, 0);  // a rank has one chunk, or two

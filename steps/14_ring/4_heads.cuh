@@ -90,19 +90,16 @@ class Heads : public fa::RankAttention {
     return memory<E>(name, n);
   }
 
-  // The heads of `owner` in batch entry b, in this rank's rows.
   std::byte* in_rows(const Moved& m, int owner, int b) const {
     const size_t head = (size_t(b) * R_ + owner) * m.count;
     return static_cast<std::byte*>(const_cast<void*>(m.rows)) +
            head * rows(me_).size() * m.row_bytes();
   }
-  // Messages from or to `rank`, in the stage.
   std::byte* in_stage(const Moved& m, int rank, int b) const {
     const size_t before = size_t(whole_.B) * m.count * rows(rank).begin;
     return static_cast<std::byte*>(m.stage) +
            (before + size_t(b) * m.count * rows(rank).size()) * m.row_bytes();
   }
-  // This rank's heads of batch entry b, whole.
   std::byte* in_heads(const Moved& m, int b) const {
     return static_cast<std::byte*>(m.heads) + size_t(b) * m.count * whole_.N * m.row_bytes();
   }
@@ -118,7 +115,6 @@ class Heads : public fa::RankAttention {
   fa::Message message(const Moved& m, int peer, std::byte* at, int n) const {
     return fa::message(peer, at, size_t(m.count) * n * m.row_bytes());
   }
-  // Where rows of a rank are in a tensor of whole heads.
   RowsOf place(int rank) const {
     const fa::Rows r = rows(rank);
     return {.N = whole_.N, .row0 = r.begin, .n = r.size(), .partial0 = 0, .rows = r.size()};

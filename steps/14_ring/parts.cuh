@@ -134,7 +134,6 @@ fa::DeviceMemory<T> memory(const char* name, size_t n) {
                           " MiB: try a smaller --n, or more ranks");
 }
 
-// The workspace that a step's kernels need, by name.
 class Workspace {
  public:
   explicit Workspace(const std::vector<fa::Scratch>& pieces) {

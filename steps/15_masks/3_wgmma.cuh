@@ -143,8 +143,7 @@ struct Consumer {
   int skipped = 0;   // tiles whose K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
   // skipped after it. The producer loads all but the last V of those skipped before that K first
-  // (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
-  // 1 + kMostSkipped + (kMostSkipped - 1).
+  // (K_i+1, then V_i). Each needs a stage, or both wait for ever: 2 kMostSkipped.
   static constexpr int kMostSkipped = (T::Br - kGroupRows + Bc - 1) / Bc;
   static_assert(2 * kMostSkipped <= T::kStagesV);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -221,7 +220,6 @@ struct Consumer {
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
   }
-  // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
   __device__ void next_tile(unsigned b, const WorkTable& mask) {
     ++at.first;

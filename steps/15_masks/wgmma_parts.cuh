@@ -173,8 +173,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     }
     __syncwarp();  // all lanes have read the work tile
     if (lane < T::kConsumers) {
-      // Not before this consumer's Q has arrived: an earlier arrival would count for the previous
-      // phase, in which O may not be stored yet.
+      // An earlier arrival would count for the previous phase, in which O may not be stored yet.
       fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
       fa::mbarrier_arrive(&smem.q_empty[b][lane]);
     }
@@ -217,7 +216,6 @@ inline Window window_of(const fa::Problem& p) {
   return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
 }
 
-// How many tiles of `size` rows all documents have, per head.
 inline int count_row_tiles(const fa::Problem& p, int size) {
   int tiles = 0;
   for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), size);
@@ -267,7 +265,6 @@ fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
   return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
 }
 
-// Launches a kernel whose blocks share `count` work tiles, with the arguments of all rungs.
 template <class T, class Kernel, class Mask>
 void launch_mapped(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>& t, int count,
                    const Mask& mask) {

@@ -40,8 +40,7 @@ struct alignas(1024) Tiles {
   uint32_t tmem;                            // address of the block's first column
 };
 
-// Issues the copies of tile j of K and V to its stage. By one thread. Rows past the end are zeros,
-// and count as bytes.
+// Issues the copies of tile j of K and V to its stage. Rows past the end are zeros, and count.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {

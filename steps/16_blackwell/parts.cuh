@@ -188,16 +188,13 @@ __device__ inline void copy_keys(Tiles& smem, const fa::TensorMap& K, const fa::
 
 // --- host ---------------------------------------------------------------------------------------
 
-// The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
-// For blocks that own a tile of 128 rows.
 inline fa::Prediction traffic(const fa::Problem& p) {
   const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);  // whose zeros are multiplied, too
   return fa::attention_traffic(p, v.keys, 4 * p.heads() * Br * Bc * v.tiles * p.d);
 }
 
-// Launches a kernel whose blocks own `rows` rows of a head.
 template <int d, class Kernel>
 void launch(Kernel kernel, int rows, int threads, size_t smem, const fa::Problem& p,
             const fa::Tensors<bf16>& t) {

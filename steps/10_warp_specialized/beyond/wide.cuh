@@ -114,7 +114,6 @@ struct Consumer {
   __device__ void issue_scores(unsigned stage) {
     multiply_features<d>(q0, k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // S is complete: releases its K, and after the last tile Q too.
   __device__ void release_scores() {
     release(k, smem.k_empty);
     if (j == 0) arrive(&smem.q_empty[wg]);
@@ -275,7 +274,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Step 10's support with this kernel, and with 4_scheduled's for d = 64 and d = 128.
 inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
 
 template <class T>

@@ -59,7 +59,6 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
   bounds[blockIdx.x] = make_float2(sqrtf(length), k);
 }
 
-// As 3_columns', with the float m in the last two columns.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, float units) {
   __align__(16) bf16 row[kColumns];
   step11_columns::split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -99,7 +98,6 @@ __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
 
 // --- dQ of whole units ---------------------------------------------------------------------------
 
-// m of the lane's two rows, of 64 rows' columns.
 __device__ inline float2 units_of_rows(const bf16* columns) {
   const int row = threadIdx.x % kGroupThreads / fa::kWarp * 16 + threadIdx.x % fa::kWarp / 4;
   const bf16* last = columns + row * kColumns + 6;
@@ -118,7 +116,6 @@ __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units
   }
 }
 
-// 3_columns' sums, of parts that are rounded first.
 struct UnitSums : Plain {
   static constexpr bool kReadsColumns = true;
   FloatSums sums;

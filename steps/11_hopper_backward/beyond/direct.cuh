@@ -3,8 +3,7 @@
 //           their dQ, without zeros, additions or conversion
 // Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
-// Launch    as 3_columns
-// Owns      as 3_columns
+// Launch    and owners as 3_columns
 // Still bad the share of such rows is 128 / N
 #pragma once
 
@@ -44,7 +43,6 @@ struct DirectSums : Plain {
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// As 3_columns', but zeros only for rows with sums.
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
                                const float* LSE,  // [B*H, N]
@@ -58,7 +56,6 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   step11_columns::put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// As step11's, without the rows that have no sums.
 __global__ void convert_kernel(DirectSums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
                                int N, int Tr, float scale) {
@@ -81,7 +78,6 @@ __global__ void convert_kernel(DirectSums dQ_sum,
 
 // --- host ----------------------------------------------------------------------------------------
 
-// Tiles of rows that see only the first tile of keys.
 inline int direct_tiles(const fa::Problem& p) {
   return std::min(std::max(0, Bc - (p.Nk - p.N)), padded_rows(p)) / kRows;
 }

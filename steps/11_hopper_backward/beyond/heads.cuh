@@ -24,7 +24,6 @@ struct OwnSums {
   bf16* dQ;     // [B*H, N, d]
   int N;
 
-  // A block draws heads of K and V, whose walks follow each other.
   static __host__ __device__ int units(const Shape& shape) { return shape.kv_heads; }
   static __device__ WorkTile first_walk(unsigned t, const Shape& shape, int) {
     return {int(t), 0, int(t) * shape.group, 0};
@@ -85,8 +84,7 @@ struct OwnSums {
 
 // --- host ----------------------------------------------------------------------------------------
 
-// Where the sums, Q and dO stay in the L2 (measured), and each SM has several heads. A row without
-// a key would have no walk to write its dQ.
+// Where the sums, Q and dO stay in the L2 (measured), each SM has several heads, each row a key.
 inline bool pays(const fa::Problem& p) {
   const size_t most = p.causal ? size_t{20} << 20 : size_t{10} << 20;
   const size_t sums = 4 * size_t(p.gpu.sms) * (p.H / p.Hkv) * padded_rows(p) * p.d;

@@ -30,7 +30,6 @@ constexpr int kBlocks = 2, kKeys = Bc / kBlocks;  // of a cluster; keys of a blo
 constexpr int kHalf = d / kBlocks;                // features whose dQ a block multiplies
 constexpr uint16_t kBoth = 3;                     // blocks of a cluster, as bits
 
-// A block's shared memory: 227 KB. Panels as in 09.
 struct alignas(1024) Tiles {
   bf16 K[kKeys * d];
   bf16 other_K[kKeys * kHalf];  // of the other block's keys

@@ -39,7 +39,6 @@ struct Plain {
   __device__ void round(const Shape&, const WorkTile&, bf16 (&)[n]) const {}
 };
 
-// As 3_columns', whose comments are not repeated.
 template <int d, class Sums>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Loader<d>& loader, const Sums& sums) {

@@ -28,7 +28,6 @@ constexpr int kQStages = 3, kDoStages = 2;                   // columns arrive w
 constexpr int kGroupRegisters = 208, kLoaderRegisters = 32;  // setmaxnreg: of 4 x 128
 constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kLoaderRegisters;
 
-// A block's shared memory: 215 KB. Panels as in 09.
 struct alignas(1024) Tiles {
   bf16 K[kKvStages][kGroups][kGroupKeys * d];  // later dK and dV, before their stores
   bf16 V[kKvStages][kGroups][kGroupKeys * d];
@@ -128,12 +127,10 @@ __device__ inline WorkTile wait_for_work(Tiles& smem, unsigned w) {
 
 // --- dQ's sums -----------------------------------------------------------------------------------
 
-// dQ's sums when several blocks add parts of a row.
 struct SharedSums {
   static constexpr bool kBegins = false;  // whether a product begins with earlier sums
   FloatSums sums;
 
-  // Drawn from the counter: here walks.
   static __host__ __device__ int units(const Shape& shape) { return shape.Tc * shape.kv_heads; }
   static __device__ WorkTile first_walk(unsigned t, const Shape& shape, int rows) {
     return work_tile_at(t, shape, rows);
@@ -265,7 +262,6 @@ struct Group {
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // Writes a walk's dK and dV to the stage of its K and V.
   __device__ void put_gradients(unsigned kv) {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     put_rows<d>(rdV, ones, smem.V[kv][wg]);  // over keys that only the warp's dP reads

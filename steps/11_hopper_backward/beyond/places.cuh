@@ -124,7 +124,6 @@ struct Places {
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// As 3_columns', but with zeros for the state.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -172,7 +171,6 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   t["places"] = {.read = 0,
                  .write = 4 * uint64_t(state_words(p)),
                  .atomic = 4 * (2 * heads * shape.Tc + heads + (heads - first))};
-  // The sums stay in the L2 until the end.
   const uint64_t Nv = uint64_t(shape.Tr) * kRows, Np = shape.Np;
   t.hbm.read -= 4 * BH * (Np + Nv) * p.d, t.hbm.write -= 4 * BH * (Np + Nv) * p.d;
   t.hbm.write += 4 * first * (p.H / p.Hkv) * Np * p.d;

@@ -30,7 +30,6 @@ struct Norms {
   unsigned zero = 0;
 };
 
-// As 4_blocks', with the largest norm.
 template <int d, int rows>
 __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     const bf16* x,  // [heads, n, d]
@@ -73,7 +72,6 @@ struct Scales : step12::Scales {
   const float* K_norm;  // [B*Hkv]
 };
 
-// As 2_tensor's, with norms, another loop and another seam.
 template <class T>
 struct Consumer : step12_tensor::Consumer<T> {
   using Base = step12_tensor::Consumer<T>;

@@ -27,7 +27,6 @@ struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
 
-// Whether this merge is a chunk's first, or last, in this forward.
 struct MergeTurn {
   bool first = false, last = false;
 };
@@ -45,7 +44,6 @@ struct SoFar {
   __device__ MergeTurn turn(int row) const { return row0 + row < late0 ? early : late; }
 };
 
-// Four bf16, or four floats, as numbers.
 __device__ inline float4 widen(uint2 x) {
   return {__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u),
           __uint_as_float(x.y << 16), __uint_as_float(x.y & 0xffff0000u)};
@@ -126,7 +124,6 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
   }
 }
 
-// 4_scheduled's kernel with another epilogue.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     hop_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, n, d], of a rank's [B*H, N, d]

@@ -119,7 +119,6 @@ struct ScoredWalk : Walk<Br, Bc> {
     Walk<Br, Bc>::template hide<kBands, Cols>(rS, n, q, key, h);
   }
 
-  // dS times the cap's derivative. P was computed from log P + LSE and ALiBi's line.
   template <int kBands, int Cols>
   __device__ void chain_rule(const float (&rP)[kBands][Cols / 8][4], const float* sLSE2,  // [Cols]
                              float (&rdS)[kBands][Cols / 8][4], int n, int q, int c, int h) const {

@@ -58,7 +58,6 @@ struct Lists {
   const int* bits;
   int N, Nk;
 
-  // As an entry of 2_packed's table.
   __device__ int4 rows_of(const int4& work) const { return {work.x * Br, N - work.x * Br, 0, Nk}; }
   template <int d>
   __device__ ListWalk<d> walk(const int4& work, int) const {
@@ -66,7 +65,6 @@ struct Lists {
   }
 };
 
-// 2_packed's, for any mask that gives a walk.
 template <int d, class Mask>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]

@@ -36,7 +36,6 @@ __global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
   step11_columns::put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ = scale * dQ_sum, rounded and in order, as step 11's.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,              // [B*H, N, d]

@@ -3,8 +3,7 @@
 //           the softmax's sum without a key, so m and l start with it
 // Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
 // Traffic   as 2_packed, and 512 B of `sinks` per block
-// Launch    as 2_packed, lists' kernel
-// Owns      as 2_packed
+// Launch    and owners as 2_packed, with lists' kernel
 // Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 
@@ -16,7 +15,6 @@ namespace step15_scores {
 using namespace step15;
 using step15_window::Walk;
 
-// fa::ScoreMod, for products that are not yet scaled.
 struct ScoreMod {
   float bend, cap;     // 2 log2(e) * scale / cap; cap / scale. 0: none
   float per_cap;       // 1 / (log2(e) * cap)

@@ -79,7 +79,6 @@ struct Loader {
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// As 11 3_columns'.
 template <int d, class Mask>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned tiles,
                                    const Loader<d, Mask>& loader, const FloatSums& dQ_sum,

@@ -4,8 +4,7 @@
 // Changed   since 15 3_wgmma, whose comments are not repeated: the mask is a template argument;
 //           scores change before they are hidden
 // Traffic   as 3_wgmma; 4 B of `sinks` per work tile and thread of the consumers
-// Launch    as 3_wgmma
-// Owns      as 3_wgmma
+// Launch    and owners as 3_wgmma
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 
@@ -108,7 +107,6 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 3_wgmma's, of any mask.
 template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;

@@ -80,8 +80,7 @@ inline fa::Support support() {
   return s;
 }
 
-// (row, key), in the tile, of the score of bit b of word w: a thread's bits are first of its row r,
-// then of r + 8.
+// (row, key), in the tile, of bit b of word w: a thread's bits are first of row r, then of r + 8.
 template <int Bc>
 std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);

@@ -78,7 +78,6 @@ __host__ __device__ inline bool skips_last(const TileRange& range, int ends_at, 
   return range.last < end && ends_at != end && tiles > 2;
 }
 
-// A tile of rows on the walk, which visits all heads that share the keys.
 struct RowTile {
   int head, place;  // of Q; in the walk
   __device__ void next(const KeyWork& work) {
@@ -90,14 +89,12 @@ struct RowTile {
 
 using step11_columns::rows_of_a_tile;
 
-// Whole tiles of each document, per head.
 inline int padded_rows(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   return int(step15_backward::count_tiles(p, &fa::Document::rows, Br)) * Br;
 }
 
-// Tiles of all heads' keys, in the order of blocks: as in 3_wgmma, in sections whose Q, dO and
-// dQ_sum fit in the L2.
+// All heads' tiles of keys in the order of blocks: in sections whose Q, dO, dQ_sum fit in the L2.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
                                      const std::vector<std::vector<KeyWork>>& documents) {
   const size_t row = 8 * size_t(p.d) * (p.H / p.Hkv);
@@ -105,7 +102,6 @@ inline std::vector<KeyWork> in_order(const fa::Problem& p,
   return step15_wgmma::in_order(p, documents, bytes, /*group=*/1, /*most=*/1 << 30);
 }
 
-// Per document, without a head.
 inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   std::vector<std::vector<KeyWork>> documents;
@@ -145,7 +141,6 @@ inline fa::Table sum_rows_of(const fa::Problem& p) {
   return table;
 }
 
-// rows: of all boxes of Q, of all heads.
 template <int Br, class Mask>
 fa::Prediction traffic_of(const fa::Problem& p, const std::vector<KeyWork>& work, uint64_t rows,
                           const Mask& mask) {
@@ -179,7 +174,6 @@ fa::Prediction traffic_of(const fa::Problem& p, const std::vector<KeyWork>& work
   t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * N + 2 * sums +
                    2 * kColumns * BH * Np + tables,
            .write = 2 * (BH * N * d + 2 * p.kv_size()) + 2 * kColumns * BH * Np + 2 * sums};
-  // Five products, and 16 columns more in S and dP.
   t.flops = (tiles * Bc - skipped * kGroupKeys) * (10 * d + 4 * kMma) * Br;
   return t;
 }

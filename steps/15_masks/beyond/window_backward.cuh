@@ -102,7 +102,6 @@ struct Packed : Windowed {
   }
 };
 
-// Step 08's, and values that a block needs too rarely to spend a register on.
 template <int d, int Br, int Bc>
 struct Tiles : step08::Tiles<d, Br, Bc> {
   int first, end;  // of the walk
@@ -257,7 +256,6 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}, {"LSE2", 4 * p.rows()}, {"dQ_sum", 4 * sums}};
 }
 
-// Step 08's, and whole tiles of dQ_sum in each document.
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t = step08::backward_traffic(p);
   const uint64_t more = 4 * p.heads() * (padded_rows(p) - step08::padded_rows(p)) * p.d;
@@ -266,12 +264,10 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-// For the kernels before and after, with 8 features per thread.
 inline fa::LaunchConfig row_blocks(const fa::Problem& p) {
   return {dim3(unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads)), dim3(kRowThreads)};
 }
 
-// delta_kernel, which also zeroes dQ_sum, and backward_kernel.
 template <class Mask>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
@@ -307,7 +303,6 @@ namespace step15_packed_backward {
 
 using namespace step15_backward;
 
-// As step 08's, but a tile's rows end with its document.
 template <int d, int Br>
 __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
                                bf16* dQ,              // [B*H, N, d]

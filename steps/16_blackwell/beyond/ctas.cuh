@@ -26,7 +26,6 @@ constexpr uint16_t kBoth = 3;        // of them, as bits
 constexpr int kLeader = 0;           // whose thread multiplies, and waits for both
 constexpr int kRows = kBlocks * Br;  // of a product
 
-// A block's shared memory: 66 KB when d = 64, 130 KB when d = 128.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[kTiles][Br * d];
