@@ -1,6 +1,7 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
 // Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. P is at
-//           most 2^5 when its maximum is new, and may grow by 2^3.8 before it moves: 448 is the end
+//           most 2^5 when its maximum is new, and may grow
+//           by 2^3.8 before the maximum moves; step 10's 2^8 would exceed 448, e4m3's maximum
 // Changed   since 10 4_scheduled: operands of e4m3; scales; P times 2^5; see also parts.cuh
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales: forward_traffic()
