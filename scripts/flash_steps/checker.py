@@ -85,7 +85,7 @@ class Checker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             how = end_of(self.process.wait(5))
             return CheckerEnded(f"the checker ended by {how}: there is no verdict")
-        return CheckerEnded("the checker says what is no answer: there is no verdict")
+        return CheckerEnded("the checker sent an invalid answer: there is no verdict")
 
     def inputs(self, asked, names):
         """({name: its bytes}, the answer)"""

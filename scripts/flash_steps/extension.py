@@ -112,7 +112,7 @@ class Program:
             try:
                 status = self.process.wait(1)
             except subprocess.TimeoutExpired:  # it runs on
-                raise Stopped("the program says what is no answer") from None
+                raise Stopped("the program sent an invalid answer") from None
             said = self.said().strip().splitlines()
             said = f": {said[-1]}" if said else ""
             raise Stopped(f"the program ended by {end_of(status)}{said}") from None

@@ -66,6 +66,10 @@ def arguments(step, n, device):
 
 def one_head(words, heads):
     """The same for the simulator, which estimates times for all heads."""
+    if "--hkv=1" in words:  # all heads share one cache: one sequence
+        b, h = (int(w.split("=")[1]) for w in words if w.startswith(("--b=", "--h=")))
+        rest = [w for w in words if not w.startswith("--b=")]
+        return ["--b=1", *rest, f"--estimate-heads={b * h}"]
     kept = [w for w in words if not w.startswith(("--b=", "--h=", "--hkv="))]
     grouped = any(w.startswith("--hkv=") for w in words)
     return ["--b=1", *(["--h=4", "--hkv=1"] if grouped else ["--h=1"]), *kept, heads]

@@ -88,7 +88,7 @@ ADVICE = {
     "wrong choice": "Which part of the GPU limits each of the two? Which of them needs it less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
-    NOT_CHECKED: "Not the fault of the submission: its teacher grades it again.",
+    NOT_CHECKED: "Not the submission's fault: the teacher should grade it again.",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
     "an endless recursion.",
 }

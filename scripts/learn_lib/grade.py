@@ -172,7 +172,7 @@ def copied(exercise, path, text):
 
 
 def checked(*words, **how):
-    """A check whose checker crashes does not end the others."""
+    """check(), but a crash of its checker does not end the other checks."""
     try:
         return check(*words, **how)
     except CheckerEnded as ended:

@@ -701,8 +701,8 @@ class InBrowser(unittest.TestCase):
                 """sides.flatMap((side) => side.steps.flatMap((_, i) =>
                   [...side.state(i).holds].flatMap(([key, held]) => {
                     const { name } = side.run.places[parseInt(key, 10)];
-                    const part = name === "V" && !side.run.buffers.has("V");
-                    return /^[QKV]8?$/.test(name) && !part && held.name && held.name[0] !== name[0]
+                    const may = name === "V" && !side.run.buffers.has("V") ? "KQ" : name[0];
+                    return /^[QKV]8?$/.test(name) && held.name && !may.includes(held.name[0])
                       ? [`${name} holds ${held.long}`] : [];
                   })))"""
             )

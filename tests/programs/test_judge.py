@@ -19,6 +19,7 @@ from flash_steps.attention_case import Case
 from flash_steps.checker import made_by_the_host
 from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
+from flash_steps.files import read_text
 from flash_steps.roles import parsed, role_of, roles_of
 
 FILE = str(ROOT / "tests" / "extensions" / "attention.cu")
@@ -69,7 +70,8 @@ class Judged(unittest.TestCase):
 
     def test_the_host_dereferences_a_tensor_of_the_device(self):
         shown = judge.screen(self.verdict("dereferences", Case()), "attention.cu")
-        what = "\nfinding   host code dereferences a device pointer at attention.cu:"
+        line = 1 + read_text(FILE).split("Tensor dereferences(")[0].count("\n")
+        what = f"\nfinding   host code dereferences a device pointer at attention.cu:{line}"
         self.assertIn(what, shown)
 
     def verdict(self, function, case=None):

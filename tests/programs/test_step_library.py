@@ -190,9 +190,9 @@ class OneLibrary:
         ]
         room = c.fa_workspace_bytes
         cases.append((lambda: require(room(last, _problem(good), None)), 2, "the bytes" + null))
-        # Q has 16 bytes: the simulator names the kernel and its line.
+        # Q has 16 bytes: the simulator names the kernel, its line and the buffer.
         first = "prepare" if library.variants[last]["prepare"] else "forward"
-        cases.append((run(first, **most, O=one), 1, ".cuh:"))
+        cases.append((run(first, **most, O=one), 1, "of buffer memory, which has 16 bytes"))
         wrong = []
         for call, status, words in cases:
             try:

@@ -299,6 +299,7 @@ class Runs(unittest.TestCase):
         for words, one in (
             ("--b=4 --h=32 --n=4096", "--b=1 --h=1 --n=4096 --e"),
             ("--b=4 --h=32 --hkv=8 --n=1", "--b=1 --h=4 --hkv=1 --n=1 --e"),
+            ("--b=4 --h=8 --hkv=1 --n=1", "--b=1 --h=8 --hkv=1 --n=1 --estimate-heads=32"),
         ):
             self.assertEqual(" ".join(tour_runs.one_head(words.split(), "--e")), one)
 
