@@ -110,7 +110,7 @@ class Classroom(Folder):
 
 class Guards(Classroom):
     def test_every_exercise_keeps_its_promises(self):
-        """Unsolved: fails. Solution: passes. Every third: its first wrong one fails as announced."""
+        """Unsolved: fails. Solution: passes. Each third: its first wrong one fails as announced."""
 
         def texts_of(e, wrongs):
             texts = {"solution": e.solution(), "unsolved": e.unsolved()}
