@@ -1,4 +1,4 @@
-// Step 10 -- what the rungs from 2_specialized on share: the tiling, work tiles and the mask.
+// Step 10 -- what the rungs from 2_specialized on share: the tiling, work tiles, mask, barriers.
 // Changed   since 09 2_wgmma: products are issued without waiting (dialect/warpgroup.h); softmax in
 //           parts (dialect/softmax.h)
 //

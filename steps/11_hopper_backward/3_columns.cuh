@@ -82,7 +82,8 @@ __device__ inline void select_columns(uint32_t (&ones)[4]) {
   fa::pin_registers(ones);
 }
 
-// Issues C = A B^T, 64 keys by a tile's rows, plus each row's columns that `ones` selects.
+// Issues C = A B^T, 64 keys by a tile's rows, plus, per row, the sum of the columns that `ones`
+// selects. Does not wait.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {

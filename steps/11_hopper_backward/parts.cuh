@@ -46,7 +46,7 @@ struct Shape {
   int kv_heads, group;  // heads of K and V; how many of Q share each
   int Np, Nk, Tr, Tc;   // Np: N in whole tiles of 128; Tr, Tc: tiles of rows, of keys
   int shift;            // row r sees the keys up to r + shift
-  int section;          // heads whose work tiles are mixed; causal: as many as fit in the L2
+  int section;          // heads whose work tiles are mixed; causal: see shape_of()
   float scale;
 };
 
@@ -56,7 +56,7 @@ struct WorkTile {
   int head, first;  // the first of Q's heads, and of its tiles of rows
 };
 
-// Causal: a section's longest walks first. Its Q, dO and dQ_sum fit in the L2.
+// Causal: a section's longest walks first. Q, dO, dQ_sum of a query head per head of K fit the L2.
 __device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
   const int first = t / (p.section * p.Tc) * p.section;
   const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;

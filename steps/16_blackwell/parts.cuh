@@ -125,7 +125,7 @@ __device__ inline void allocate(uint32_t* tmem, int columns) {
   fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
   fa::tcgen05_fence_before_thread_sync();
 }
-// After a barrier; else the SM starts no block that allocates. By a whole warp.
+// After a barrier, by a whole warp. Without it the SM starts no further block that allocates.
 __device__ inline void deallocate(const uint32_t& tmem, int columns) {
   __syncwarp();
   fa::tcgen05_fence_after_thread_sync();

@@ -192,7 +192,7 @@ __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, 
 }
 
 // One block arrives at the other's mbarrier, or reads its tile. Does the other know when it ends?
-enum class Use { waited_for, relaxed, arrival, read, read_late };
+enum class Use { waited_for, relaxed, store_then_relaxed, arrival, read, read_late };
 __global__ void leave(float* y, Use use, unsigned user) {
   __shared__ float tile[32];
   __shared__ uint64_t done;
@@ -200,7 +200,8 @@ __global__ void leave(float* y, Use use, unsigned user) {
   init(&done, blockDim.x);
   fa::cluster_sync();
   if (fa::cluster_rank() == user) {
-    if (use == Use::relaxed) {
+    if (use == Use::store_then_relaxed) fa::map_shared(tile, user ^ 1)[threadIdx.x] = 2;
+    if (use == Use::relaxed || use == Use::store_then_relaxed) {
       fa::mbarrier_release_remote(&done, user ^ 1);
     } else if (use != Use::read) {
       fa::mbarrier_arrive_remote(&done, user ^ 1);
@@ -386,6 +387,7 @@ ANALYSED("a block does not end while others use its shared memory", "[sim][races
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
   SILENT(leave, kTwoBlocks, y, Use::relaxed, 1u);
+  FOUND("may end before the store", leave, kTwoBlocks, y, Use::store_then_relaxed, 1u);
   SILENT(only_first_cluster, {4, 32, 0, 2}, y);
   // The block that runs first decides which of the two sentences is printed.
   FOUND("block (0,0,0) may end before the atomic by block (1,0,0), thread (", leave, kTwoBlocks, y,

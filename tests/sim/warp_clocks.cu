@@ -242,8 +242,8 @@ __global__ void copy_async(const float* x, bool behind_a_barrier) {
   if (behind_a_barrier) __syncthreads();
   fa::cp_async_wait<0>();
 }
-// Each lane sees that a barrier's phase is complete, copies and waits.
-__global__ void copy_async_after_an_mbarrier(const float* x) {
+// Each lane sees that a barrier's phase is complete, copies and waits; and so on.
+__global__ void copy_async_after_an_mbarrier(const float* x, int rounds) {
   float* s = fa::dynamic_shared<float>();
   __shared__ uint64_t bar;
   if (threadIdx.x == 0) {
@@ -251,9 +251,11 @@ __global__ void copy_async_after_an_mbarrier(const float* x) {
     fa::mbarrier_init_fence();
   }
   __syncthreads();
-  fa::mbarrier_wait(&bar, 1);  // the phase before the first
-  fa::cp_async_16(s + 4 * threadIdx.x, x + 4 * threadIdx.x);
-  fa::cp_async_wait_all();
+  for (int i = 0; i < rounds; ++i) {
+    fa::mbarrier_wait(&bar, 1);  // the phase before the first
+    fa::cp_async_16(s + 4 * threadIdx.x, x + 4 * threadIdx.x);
+    fa::cp_async_wait_all();
+  }
 }
 // A thread issues two copies, then the warp makes `loads` dependent loads, and waits.
 __global__ void copy_bulk(const float* x, float* y, int loads) {
@@ -531,9 +533,10 @@ TEST_CASE_METHOD(Buffers, "cp.async costs a latency when its wait follows at onc
         {.instructions = 1, .l2_bytes = 512, .latency = figures.copy_latency, .fetches = 1});
   check(work_of(copy_async, kWarp, x, true),
         {.instructions = 1, .l2_bytes = 512, .latency = barrier(1)});
-  // once, not for each lane
-  CHECK(work_of(copy_async_after_an_mbarrier, kWarp, x).latency ==
-        barrier(1) + figures.copy_latency);
+  for (const int rounds : {1, 3}) {  // once in each, not for each lane
+    CHECK(work_of(copy_async_after_an_mbarrier, kWarp, x, rounds).latency ==
+          barrier(1) + rounds * figures.copy_latency);
+  }
 }
 
 TEST_CASE_METHOD(Buffers,

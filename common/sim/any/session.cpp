@@ -494,8 +494,7 @@ static void require_allowed_cluster(const Launch& launch) {
 void need_cluster(unsigned x, unsigned y, unsigned z) {
   const dim3 now = self->launch->config.cluster;
   if (now.x == x && now.y == y && now.z == z) return;
-  wanted_cluster = {x, y, z};
-  wants_cluster = true;
+  if (!wants_cluster.exchange(true)) wanted_cluster = {x, y, z};
   fail(FaultKind::refused, "");
 }
 

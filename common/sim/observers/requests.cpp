@@ -188,7 +188,7 @@ class RequestObserver final : public Observer {
     clocks_.acquire(b.current->id / kLanes, object);
   }
   void end_copy(Block& b, const Access&, uint32_t phase) override {
-    if (phase == b.phase) clocks_.wait_copy(b.current->id / kLanes);
+    if (phase == b.phase) clocks_.wait_copy(b.current->id / kLanes, b.current->id % kLanes);
   }
   void shuffle(Block&, unsigned warp, unsigned line, int distance) override {
     clocks_.shuffle(warp, line, distance);

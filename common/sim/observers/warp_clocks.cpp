@@ -8,7 +8,8 @@ void WarpClocks::begin(unsigned warps) {
   warps_ = warps;
   std::fill_n(clock_, 32, Time{});
   std::fill_n(stored_, 32, 0.0);
-  product_ = copy_ = waited_ = had_copy_ = 0;
+  product_ = copy_ = waited_ = 0;
+  std::fill_n(copier_, 32, int8_t{-1});
   for (auto& s : steps_) s.clear();
   copied_ = 0;
   ready_.clear();
@@ -76,7 +77,7 @@ void WarpClocks::barrier(ThreadSet met, const void* object) {
   for (unsigned w = 0; w < warps_; ++w) {
     if (!met[w]) continue;
     clock_[w] = t;
-    waited_ &= ~(1u << w), had_copy_ &= ~(1u << w);
+    waited_ &= ~(1u << w), copier_[w] = -1;
   }
 }
 

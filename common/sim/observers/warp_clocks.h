@@ -44,10 +44,11 @@ class WarpClocks {
   void loads(unsigned warp, unsigned far, unsigned near);
   void shuffle(unsigned warp, unsigned line, int distance);
   void product(unsigned warp) { product_ |= 1u << warp; }
-  /// The warp waits for a cp.async that it issued after the last barrier. Its lanes run one after
-  /// the other here: the waits of its other lanes are this one, until the warp meets others.
-  void wait_copy(unsigned warp) {
-    if (!(had_copy_ >> warp & 1)) copy_ |= 1u << warp, had_copy_ |= 1u << warp;
+  /// A lane waits for a cp.async that it issued after the last barrier. The lanes of a warp run one
+  /// after the other here: only the first one's waits count, until the warp meets others.
+  void wait_copy(unsigned warp, int lane) {
+    if (copier_[warp] < 0) copier_[warp] = static_cast<int8_t>(lane);
+    if (copier_[warp] == lane) copy_ |= 1u << warp;
   }
   /// The warp issues a bulk store. Its lanes run one after the other here: the stores of its other
   /// lanes count as issued together with the first, until the warp meets others.
@@ -78,11 +79,12 @@ class WarpClocks {
 
   const fa::ClockFigures& figures_;
   Time clock_[32];
-  double stored_[32] = {};              // when the warp's last bulk store is complete
-  uint32_t product_ = 0, copy_ = 0;     // bit per warp, since settle()
-  uint32_t waited_ = 0, had_copy_ = 0;  // for stores, for a cp.async, since it met others
-  std::vector<uint64_t> steps_[32];     // of shuffles, since settle()
-  double copied_ = 0;                   // when the last byte that TMA copies has left the L2
+  double stored_[32] = {};           // when the warp's last bulk store is complete
+  uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
+  uint32_t waited_ = 0;              // bit per warp: for stores, since it met others or acquired
+  int8_t copier_[32];                // the lane whose waits for cp.async count; -1: none has waited
+  std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
+  double copied_ = 0;                // when the last byte that TMA copies has left the L2
   unsigned warps_ = 0;
   std::unordered_map<const void*, Time> ready_;
 };

@@ -313,16 +313,18 @@ class Worker {
   pthread_t id() const { return id_; }
 
  private:
-  static constexpr size_t kWindow = 1 << 18, kStack = 8 << 20, kBytes = kStack + 2 * kWindow;
+  static constexpr size_t kWindow = 1 << 18, kStack = 8 << 20, kBytes = kStack + 3 * kWindow;
   Worker(std::function<void()> work, size_t shift) : work_(std::move(work)) {
     memory_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (memory_ == MAP_FAILED) throw std::system_error(errno, std::system_category());
-    const uintptr_t end = reinterpret_cast<uintptr_t>(memory_) + kWindow;
+    const uintptr_t from = reinterpret_cast<uintptr_t>(memory_) + 2 * kWindow;
+    const uintptr_t stack = from / kWindow * kWindow + shift;
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    mprotect(reinterpret_cast<void*>(stack / page * page - page), page, PROT_NONE);  // overflows
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstack(&attributes, reinterpret_cast<void*>(end / kWindow * kWindow + shift),
-                          kStack);
+    pthread_attr_setstack(&attributes, reinterpret_cast<void*>(stack), kStack);
     const auto run = [](void* me) -> void* {
       static_cast<Worker*>(me)->work_();
       return nullptr;
@@ -568,6 +570,9 @@ void validate(const Launch& launch, const std::string& name) {
       grid.z % cluster.z) {
     refuse(Why::shape, "clusters of " + shape_of(cluster) + " blocks in a grid of " +
                            shape_of(grid) + "; the grid must be a multiple, a cluster at most 16");
+  }
+  if (together_in > 1 && together) {
+    refuse(Why::cluster, "a cooperative launch with clusters, which the simulator does not have");
   }
   if (together_in > 1 && options().arch < 90) {
     refuse(Why::cluster, "a cluster of " + std::to_string(together_in) + " blocks; sm_" +

@@ -1,4 +1,4 @@
-// Step 11 beyond: 3_columns' kernel for any sums of dQ.
+// Step 11 beyond: 3_columns' kernel, whose comments are not repeated, for any sums of dQ.
 // Sums      part(tiles, n, part, half, feature) gives what adds 64 rows by 64 features of the n-th
 //           tile; the other members are called at the ends of a walk
 #pragma once

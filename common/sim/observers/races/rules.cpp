@@ -222,9 +222,9 @@ void Rules::end_block() const {
   if (own_.memory.guests.empty()) return;
   const BlockClocks& clocks = own_.clocks;
   const Clock all = clocks.all();
-  for (const auto& [entry, guest] : own_.memory.guests) {
+  for (const auto& [user, guest] : own_.memory.guests) {
+    const auto [entry, done_if_counted] = user;  // also by a relaxed arrival
     if (has(all, entry, guest.stamp)) continue;
-    const bool done_if_counted = guest.kind == Kind::load || guest.arrival;  // also if relaxed
     if (done_if_counted && clocks.has_read(all, entry, guest.stamp)) continue;
     faults_.left(guest);
   }

@@ -43,7 +43,9 @@ void SharedHistory::mark_in_flight(uint64_t number, bool in_flight) {
   for_each_cell(number, [&](const SharedRow& row, uint64_t) { row.cell.in_flight = in_flight; });
 }
 
-void SharedHistory::note_guest(const Past& access) { guests[access.entry] = access; }
+void SharedHistory::note_guest(const Past& access) {
+  guests[{access.entry, access.kind == Kind::load || access.arrival}] = access;
+}
 
 void SharedHistory::keep_atomic(uint64_t byte, const SharedCell& w, Stamp known) {
   Atomics& kept = atomics[byte];

@@ -93,7 +93,9 @@ class SharedHistory : public History {
     std::map<unsigned, Past> by_thread;
   };
   std::unordered_map<uint64_t, Atomics> atomics;
-  std::map<unsigned, Past> guests;  ///< the latest accesses by threads of other blocks, by entry
+  /// The latest accesses by threads of other blocks, by entry; false: those that a later arrival
+  /// must order, true: loads and arrivals.
+  std::map<std::pair<unsigned, bool>, Past> guests;
   void note_guest(const Past&);
 
  private:
