@@ -97,7 +97,6 @@ struct Group {
   // Tiles of the walk, of all heads that share the keys. + 0: see zero().
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first) + zero(); }
   __device__ unsigned stage() const { return n % kStages; }
-  // This warpgroup's 64 rows of dQ of the tile `at`.
   __device__ int half() const { return (at.head * shape.Tr + at.i) * kGroups + wg; }
 
   __device__ void issue_scores(float (&rS)[Br / 2]) {

@@ -98,7 +98,7 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
   fa::wgmma_commit();
 }
 
-// dV += P^T dO and, during it, rdP = dS^T = P (dP - delta)^T. dO_rows: dO's descriptor for dV.
+// dV += P^T dO and, during it, rdP = dS^T = (P (dP - delta))^T. dO_rows: dO's descriptor for dV.
 template <int d, int half_rows>
 __device__ inline void differentiate(uint64_t V, uint64_t dO, uint64_t dO_rows,
                                      const uint32_t (&delta_ones)[4], uint64_t columns,
@@ -131,7 +131,7 @@ __device__ inline void differentiate(uint64_t V, uint64_t dO, uint64_t dO_rows,
 //                     a phase is complete when                     waiting
 //     k_full, v_full  TMA has written K, or V                      all for K, the owners for V
 //     q_full, do_full TMA has written Q and columns, or dO         the owners
-//     q_empty         each owner's dP and dK are done              the copying thread
+//     q_empty         each owner's dP (columns), dK are done       the copying thread
 //     do_empty        each owner's dP and dV are done              the copying thread
 //     ds_full         each owner has written its dS                the third warpgroup, before dQ
 //     ds_empty        each warp's dQ has read dS, and K            the owners, two tiles later
@@ -175,7 +175,7 @@ struct Loader {
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
 // dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
-// thread also copies: a complete dS of a tile means that the previous tile's stage is empty.
+// thread also copies: an owner signals dS of a tile after it has released the previous stage.
 template <int d>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Loader<d>& loader, const FloatSums& dQ_sum) {
@@ -234,8 +234,8 @@ struct Group {
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   using At = Distances<Tiles<d>, d, Br, wg>;
-  unsigned n = 0;     // number of the next tile,
-  RowTile at = work;  // and the tile
+  unsigned n = 0;     // number of the tile; in signal_ds() and after the loop one past it
+  RowTile at = work;  // the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   uint32_t lse_ones[4], delta_ones[4];
@@ -285,6 +285,7 @@ struct Group {
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
+  // After S of the next tile and dK are issued, which need not wait for the fence: so kStages >= 3.
   __device__ void signal_ds() {
     fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
@@ -301,6 +302,7 @@ struct Group {
         dS[i + thread] = make_uint4(0, 0, 0, 0);
       }
     }
+    // No wait for Q and dO: tile 2's ds_empty needs warpgroup 0's dS of this tile, hence both.
     warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.do_empty[0]);
     ++n;
     signal_ds();

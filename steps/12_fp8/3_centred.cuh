@@ -103,7 +103,6 @@ __device__ inline float scale_off_midpoints(float largest) {
   return kRoot2 * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
 }
 
-// The mean of a head's features, and their scale; one feature per thread.
 template <int d>
 __device__ inline void centre(const float* statistics,  // [parts, 3, d]
                               float* mean,              // [d]

@@ -41,8 +41,8 @@ class RingForward : public fa::RankAttention {
     if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);  // else one merge
   }
 
-  // Messages wait for the kernels queued before start(), so a hop may receive into the buffer that
-  // the previous one computed with. Kernels queued after finish() wait for the messages.
+  // Messages wait for the kernels queued before start() on both ranks, kernels after finish() for
+  // this rank's messages: so a hop may receive into what the previous one computed with or sent.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
     merged_.assign(2, 0);  // a rank has one chunk, or two

@@ -19,11 +19,11 @@ namespace step14 {
 
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
-// Gradients merge by addition. old: null if there are none yet.
+// Gradients merge by addition, as P has the final LSE. old: null if there are none yet.
 template <int d, class Old, class New, class T>
-__global__ void add_kernel(const Old* old,    // [B*H, N, d]
+__global__ void add_kernel(const Old* old,    // [heads, N, d], rows of the keys' rank
                            New* sum,          // [B*H, N, d], perhaps the same memory
-                           const T* partial,  // [B*H, n, d]
+                           const T* partial,  // [heads, n, d]
                            RowsOf at, int heads) {
   const Place<d> place(at.rows);
   if (place.bh >= heads) return;  // legal: no barrier follows

@@ -138,7 +138,7 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the next tile
+  TileRange at;      // at.first: the tile of the last or next Q K^T
   int trailing = 0;  // tiles after at.last
   int skipped = 0;   // tiles whose K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
@@ -285,8 +285,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
-      // that product multiplies stale tiles: a branch would make ptxas wait for each.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a
+      // next one it multiplies stale tiles: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]};
       more = take(n + 1, mask);

@@ -60,7 +60,7 @@ struct WorkTile {
 //     barrier           arrivals  by                  waiting         then true
 //     q_full[wg]           1      producer, TMA       wg, warps 1, 2  Q, work tile have arrived
 //     o_full[wg]           4      wg's warps          warp 1          O is where Q was
-//     q_empty[wg]          2      warps 1 and 2       producer        O is stored, V zeroed
+//     q_empty[wg]          2      warps 1 and 2       producer        O is read, V zeroed
 //     k_full               1      producer, TMA       consumers       K has arrived
 //     v_full               1      these, or warp 2    consumers       V has arrived, is zeroed
 //     k_empty, v_empty  4 per wg  consumers' warps    producer        all have read or skipped it
