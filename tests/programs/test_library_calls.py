@@ -26,8 +26,10 @@ def build(folder):
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     # Already compiled, and the same on a GPU.
-    for target, name in ("reference", "problem"), ("reference", "tensors"), ("common", "description"):
-        sources.append(BUILD / f"common/CMakeFiles/fa_{target}.dir/harness/{name}.cpp.o")
+    made = {"reference": ("problem", "tensors"), "common": ("description",)}
+    for target, names in made.items():
+        objects = BUILD / f"common/CMakeFiles/fa_{target}.dir/harness"
+        sources += [objects / f"{name}.cpp.o" for name in names]
     path = folder / "lib99_fake.so"
     command = [*fake_gpu_compiler(), "-shared", "-fPIC", "-fvisibility=hidden"]
     command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
