@@ -10,6 +10,9 @@
 #include "steps/13_decode/5_once.cuh"
 #include "steps/13_decode/6_fp8.cuh"
 #include "steps/13_decode/beyond/early.cuh"
+#ifndef FA_NO_WGMMA
+#include "steps/13_decode/beyond/wgmma.cuh"
+#endif
 
 namespace step13 {
 
@@ -84,6 +87,20 @@ inline fa::Variant early() {
           .writes_lse = true};
 }
 
+#ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
+inline fa::Variant wgmma() {
+  return {.name = "wgmma",
+          .idea = "a group's queries in one wgmma, keys by TMA, blocks that stay",
+          .parent = "13 early",
+          .support = limits(/*paged=*/true),
+          .newer = true,
+          .forward = step13_wgmma::forward,
+          .traffic = step13_wgmma::traffic,
+          .workspace = step13_wgmma::workspace,
+          .writes_lse = true};
+}
+#endif
+
 inline fa::Variant fp8() {
   return {.name = "fp8",
           .idea = "K and V in 8 bits, multiplied in 16",
@@ -97,12 +114,17 @@ inline fa::Variant fp8() {
 }
 
 inline fa::Step step() {
-  return {.id = "13_decode",
-          .idea = "one query, a long KV cache: nothing but memory bandwidth",
-          .support = limits(/*paged=*/true),
-          .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
-          .options = fa::cache_options(),
-          .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
+  fa::Step s{
+      .id = "13_decode",
+      .idea = "one query, a long KV cache: nothing but memory bandwidth",
+      .support = limits(/*paged=*/true),
+      .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
+      .options = fa::cache_options(),
+      .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
+#ifndef FA_NO_WGMMA
+  s.variants.insert(s.variants.end() - 1, wgmma());
+#endif
+  return s;
 }
 
 }  // namespace step13
