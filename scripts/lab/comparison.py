@@ -71,7 +71,7 @@ class Comparison:
             except (RuntimeError, AssertionError, ValueError, ImportError) as error:
                 self.refused(name, error)
         contenders += beside
-        found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
+        found = self.times(contenders)
         for contender in contenders:
             time = found[contender.label]
             if 10 * time["late"] > time["runs"]:
@@ -81,6 +81,9 @@ class Comparison:
             self.row(contender, direction, found, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)
         ]
+
+    def times(self, contenders):
+        return self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
 
     def backends(self):
         """PyTorch's mask begins at the first key; the steps' mask ends at the last one."""

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib
+import random
 import statistics
 import warnings
 
 from flash_steps.command import BadInput, NotHere
+from flash_steps.problems import mask_of
 
-from . import masks
+from . import masks, rivals
 
 BACKENDS = {
     "math": "MATH",
@@ -72,8 +74,9 @@ class Clock:
         round_s = sum(self.warm_up(c) for c in contenders) * iters * 1e-3
         rounds = min(rounds, max(LEAST_ROUNDS, int(LONGEST_S / max(round_s, 1e-6))))
         found = {contender.label: [] for contender in contenders}
-        for i in range(rounds):
-            for contender in contenders if i % 2 == 0 else reversed(contenders):
+        drawn = random.Random(1)
+        for _ in range(rounds):
+            for contender in drawn.sample(contenders, len(contenders)):
                 found[contender.label] += [self.timed(contender) for _ in range(iters)]
         self.torch.cuda.synchronize()
         return {
@@ -161,7 +164,8 @@ class Torch:
             if name in backends and hasattr(SDPBackend, word)
         }
         self.contenders = {name.partition(":")[2]: function_of(name) for name in contenders}
-        self.backends |= {name: name for name in masks.BACKENDS if name in backends}
+        others = {**masks.BACKENDS, **rivals.BACKENDS}
+        self.backends |= {name: name for name in others if name in backends}
         self.backends |= self.contenders
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
@@ -263,8 +267,9 @@ class Torch:
         torch, mine = self.torch, self.contenders.get(name)
         label = name if mine else f"torch {name}"
         lay = back = lambda x: x
-        if name in masks.BACKENDS:
-            label, (mine, lay, back) = name, masks.BACKENDS[name](torch, problem)
+        others = masks.BACKENDS if mask_of(problem) else rivals.BACKENDS
+        if name in others:
+            label, (mine, lay, back) = name, others[name](torch, problem)
         inputs, gradient = [lay(tensors[x].detach()) for x in "QKV"], lay(tensors["dO"])
         words = {"is_causal": problem["causal"]}
         if problem["hkv"] != problem["h"]:

@@ -309,7 +309,8 @@ struct Group {
     at.next(work, shape.Tr);
   }
 
-  __device__ void run(const fa::TensorMap* dK, const fa::TensorMap* dV) {
+  // Ends with the last tile's dK in flight.
+  __device__ void walk() {
     // --- prologue: P and dS of the first tile that sees a key
     skip_hidden();
     fa::mbarrier_wait(&smem.k_full, 0);
@@ -336,10 +337,15 @@ struct Group {
       differentiate();
     }
 
-    // --- epilogue: dK of the last tile; dK and dV are staged where K and V were
-    const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
+    // --- epilogue: dK of the last tile
     signal_ds();
     issue_dk(n - 1);
+  }
+
+  __device__ void run(const fa::TensorMap* dK, const fa::TensorMap* dV) {
+    walk();
+    // dK and dV are staged where K and V were.
+    const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);                    // and below, until dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);

@@ -120,9 +120,9 @@ inline fa::Step step() {
       .support = limits(/*paged=*/true),
       .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
       .options = fa::cache_options(),
-      .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
+      .variants = {warps(), splits(), groups(), pages(), once(), fp8(), early()}};
 #ifndef FA_NO_WGMMA
-  s.variants.insert(s.variants.end() - 1, wgmma());
+  s.variants.push_back(wgmma());
 #endif
   return s;
 }

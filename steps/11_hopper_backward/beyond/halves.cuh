@@ -1,0 +1,140 @@
+// Step 11 -- two blocks for a walk.
+// Idea      Where all walks run at once, the longest one decides; with the mask it is twice the
+//           mean. Two blocks of a cluster walk half of its rows each, so that an SM's second walk
+//           is short where its first was long. At the end each sends the other half of the sums
+// Changed   since 11 3_columns: the walk's ends; one block gets dV's sums of both, the other dK's
+// Traffic   as 3_columns, but K and V are copied by both blocks
+// Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 384 threads; convert
+// Owns      block: half of a walk's rows, and dV or dK of 128 keys
+// Still bad the last block of a cluster to end its walk delays the other
+#pragma once
+
+#include "common/dialect/ptx/more/cluster.h"
+#include "steps/11_hopper_backward/3_columns.cuh"
+
+namespace step11_halves {
+
+using namespace step11_columns;
+
+constexpr int d = 128, kRows = step11_columns::Br<d>, kBlocks = 2;  // rows of a tile; blocks of a cluster
+
+// The sums of a block's 128 keys, where Q and dO were: as a warpgroup's registers.
+using Sums = float4[kGroups][d / 8][kGroupThreads];
+static_assert(sizeof(Sums) <= sizeof Tiles<d>::Q + sizeof Tiles<d>::dO);
+
+__device__ inline void send(float4 (&to)[d / 8][kGroupThreads], const float (&sums)[d / 2]) {
+  UNROLL
+  for (int i = 0; i < d / 8; ++i) {
+    const float* four = sums + 4 * i;
+    to[i][threadIdx.x % kGroupThreads] = make_float4(four[0], four[1], four[2], four[3]);
+  }
+}
+__device__ inline void receive(const float4 (&from)[d / 8][kGroupThreads], float (&sums)[d / 2]) {
+  UNROLL
+  for (int i = 0; i < d / 8; ++i) {
+    const float4 four = from[i][threadIdx.x % kGroupThreads];
+    sums[4 * i] += four.x, sums[4 * i + 1] += four.y;
+    sums[4 * i + 2] += four.z, sums[4 * i + 3] += four.w;
+  }
+}
+
+// A warpgroup's walk; then block 0 stores dV of both, block 1 dK.
+template <int wg>
+__device__ inline void walk(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
+                            const fa::TensorMap* dK, const fa::TensorMap* dV) {
+  Group<d, wg> group(smem, shape, work);
+  group.walk();
+  wait_for<0>(group.rdK);
+  const unsigned rank = fa::cluster_rank();
+  Sums& mine = reinterpret_cast<Sums&>(smem.Q);
+  Sums& other = *fa::map_shared(&mine, rank ^ 1);
+  fa::cluster_sync();  // Q and dO of both blocks are read
+  send(other[wg], rank == 0 ? group.rdK : group.rdV);
+  fa::cluster_sync();  // and the sums are written; dQ of the last tile has read K
+  float(&sums)[d / 2] = rank == 0 ? group.rdV : group.rdK;
+  receive(mine[wg], sums);
+  const float scale = rank == 0 ? 1.f : shape.scale, scales[2] = {scale, scale};
+  put_rows<d>(sums, scales, smem.K[wg]);
+  fa::fence_proxy_async();              // TMA reads what this thread has written ...
+  fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+  const int key = work.j * Bc + wg * kGroupKeys;
+  if (threadIdx.x % kGroupThreads == 0 && key < shape.Nk) {
+    fa::tma_store(rank == 0 ? dV : dK, smem.K[wg], {0, key, 0, work.bh_kv});
+    fa::tma_store_commit();
+    fa::tma_store_wait_read<0>();  // shared memory must outlive the copy
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    halves_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
+                  const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                  const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                  const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of 64
+                  const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                  const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                  const bf16* columns,                       // [B*H, Np, 8]
+                  FloatSums dQ_sum, Shape shape) {
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  if (threadIdx.x == 0) {
+    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
+    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
+    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();  // all threads see the barriers
+  WorkTile work = work_tile_at(blockIdx.x / kBlocks, shape, kRows);
+  const int middle = (work.first + shape.Tr + 1) / 2;
+  (fa::cluster_rank() == 0 ? shape.Tr : work.first) = middle;
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
+  if (wg == kGroups) {
+    fa::setmaxnreg_dec<kThirdRegisters<d>>();
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    step11_columns::multiply_dq<d>(smem, shape, work, loader, dQ_sum);
+    fa::cluster_sync(), fa::cluster_sync();
+  } else {
+    fa::setmaxnreg_inc<kGroupRegisters<d>>();
+    wg == 0 ? walk<0>(smem, shape, work, &dK, &dV) : walk<1>(smem, shape, work, &dK, &dV);
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// Where one walk is half as long again as an SM's share, and each has a tile for both blocks.
+inline bool pays(const fa::Problem& p) {
+  if (p.d != d || !p.causal) return false;
+  const Shape shape = shape_of(p, kRows);
+  int64_t tiles = 0, longest = 0, shortest = shape.Tr;
+  for (int j = 0; j < shape.Tc; ++j) {
+    const int64_t walk = shape.Tr - std::max(0, j * Bc - shape.shift) / kRows;
+    tiles += walk, longest = std::max(longest, walk), shortest = std::min(shortest, walk);
+  }
+  return shortest >= kBlocks && 2 * longest * p.gpu.sms >= 3 * tiles * shape.kv_heads;
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction t = step11_columns::backward_traffic(p);
+  for (const char* name : {"K", "V"}) t[name].read *= kBlocks;
+  const Shape shape = shape_of(p, kRows);
+  for (int j = 0; j < shape.Tc; ++j) {  // a half of one tile skips none
+    const int i = std::max(0, j * Bc - shape.shift) / kRows;
+    if (shape.group == 1 && shape.Tr - i == 2 && j * Bc + kGroupKeys >= (i + 1) * kRows + shape.shift) {
+      t.flops += p.kv_heads() * kGroupKeys * kRows * (8 * p.d + 4 * kMma);
+    }
+  }
+  return t;
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Shape shape = shape_of(p, kRows);
+  step11_columns::launch_columns<d>(p, t);
+  launch_mapped<d>(halves_kernel,
+                   {dim3(kBlocks * shape.Tc * shape.kv_heads), dim3(kThreads), sizeof(Tiles<d>),
+                    kBlocks},
+                   p, t, kRows, t.scratch<bf16>("columns"), FloatSums{t.scratch<float>("dQ_sum")},
+                   shape);
+  launch_convert<d>(p, t);
+}
+
+}  // namespace step11_halves
