@@ -104,6 +104,7 @@ struct LaunchConfig {
   unsigned cluster = 1;  ///< blocks of a cluster, along x
   /// A persistent kernel, whose blocks share the work of all heads, which the simulator times so.
   bool shares_work = false;
+  bool early = false;  ///< by launch_early()
 };
 
 /// Converts an A to a P without narrowing, as between braces.
@@ -138,22 +139,24 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
   if (c.cluster > 8) {  // and above the portable cluster size
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
-  if (c.cluster == 1) {
-    kernel<<<c.grid, c.block, c.smem, current_stream()>>>(pass_as<P>(static_cast<A&&>(args))...);
-  } else {
-    cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config{};
+  config.gridDim = c.grid;
+  config.blockDim = c.block;
+  config.dynamicSmemBytes = c.smem;
+  config.stream = current_stream();
+  config.attrs = attributes;
+  if (c.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {c.cluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = c.grid;
-    config.blockDim = c.block;
-    config.dynamicSmemBytes = c.smem;
-    config.stream = current_stream();
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
   }
-  cuda_check(cudaGetLastError());
+  if (c.early && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
 }
 
 #elif !FA_BACKEND_GPU

@@ -19,6 +19,7 @@
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/dependent.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"
@@ -218,7 +219,7 @@ struct RowLanes {
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
 // r and r + 8. The last head runs first, because it is still in the L2.
 template <int d>
-__global__ void convert_kernel(FloatSums dQ_sum,
+__device__ inline void convert(const FloatSums& dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
                                int N, int Tr, float scale) {
   constexpr int kParts = d / 32;
@@ -235,6 +236,10 @@ __global__ void convert_kernel(FloatSums dQ_sum,
   const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
   fa::store_features<d>(low, high, to, r, N);
+}
+template <int d>
+__global__ void convert_kernel(FloatSums dQ_sum, bf16* dQ, int N, int Tr, float scale) {
+  convert<d>(dQ_sum, dQ, N, Tr, scale);
 }
 
 // --- host ----------------------------------------------------------------------------------------
@@ -259,16 +264,19 @@ inline Shape shape_of(const fa::Problem& p, int rows) {
 }
 inline dim3 work_tiles(const Shape& shape) { return dim3(unsigned(shape.Tc * shape.kv_heads)); }
 
-// Launches a kernel with its tensor maps, then `others`. box: rows of a tile of Q and dO.
-template <int d, class Kernel, class... Others>
+// Launches a kernel with its tensor maps, then `others`. box: rows of a tile of Q and dO. early: it
+// calls griddep_wait().
+template <int d, bool early = false, class Kernel, class... Others>
 void launch_mapped(Kernel kernel, const fa::LaunchConfig& config, const fa::Problem& p,
                    const fa::Tensors<bf16>& t, int box, const Others&... others) {
   const auto rows = [&](const bf16* x) { return fa::tile_map<d>(x, p.heads(), p.N, box); };
   const auto keys = [&](const bf16* x) {
     return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
   };
-  fa::launch(kernel, config, rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV),
-             others...);
+  const auto launch = [&](const auto&... all) {
+    early ? fa::launch_early(kernel, config, all...) : fa::launch(kernel, config, all...);
+  };
+  launch(rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), others...);
 }
 
 // Bytes of 1_wgmma and 2_late, which read LSE2 and delta, with tiles of `rows` rows.

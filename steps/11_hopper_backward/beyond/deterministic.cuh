@@ -174,7 +174,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     fa::launch(units_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, bounds, columns, sums, p.N,
                shape.Np, shape.Tc, shape.group, p.scale());
     launch_backward<d>(p, t, UnitSums{{}, {sums}});
-    launch_convert<d>(p, t);
+    step11_sums::launch_convert<d>(p, t);
   });
 }
 

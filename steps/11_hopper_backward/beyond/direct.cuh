@@ -59,6 +59,7 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
 __global__ void convert_kernel(DirectSums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
                                int N, int Tr, float scale) {
+  fa::griddep_wait();
   constexpr int kParts = d / 32;
   const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
   const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
@@ -104,7 +105,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
              sums, p.N, Np, p.scale(), direct);
   launch_backward<d>(p, t, dQ_sum);
-  fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / step11::Br, p.scale());
+  fa::launch_early(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / step11::Br,
+                   p.scale());
 }
 
 }  // namespace step11_direct

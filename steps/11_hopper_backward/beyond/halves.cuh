@@ -10,7 +10,7 @@
 #pragma once
 
 #include "common/dialect/ptx/more/cluster.h"
-#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_halves {
 
@@ -38,6 +38,28 @@ __device__ inline void receive(const float4 (&from)[d / 8][kGroupThreads], float
   }
 }
 
+// Sends one gradient's sums to the other block, adds its sums of the other gradient, and stores it.
+template <int wg>
+__device__ inline void exchange(Tiles<d>& smem, const WorkTile& work, float (&kept)[d / 2],
+                                const float (&sent)[d / 2], float scale, const fa::TensorMap* to,
+                                int Nk) {
+  Sums& mine = reinterpret_cast<Sums&>(smem.Q);
+  Sums& other = *fa::map_shared(&mine, fa::cluster_rank() ^ 1);
+  fa::cluster_sync();  // Q and dO of both blocks are read
+  send(other[wg], sent);
+  fa::cluster_sync();  // the sums are written, and K is read
+  receive(mine[wg], kept);
+  const float scales[2] = {scale, scale};
+  put_rows<d>(kept, scales, smem.K[wg]);
+  fa::fence_proxy_async();              // TMA reads what this thread has written ...
+  fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+  const int key = work.j * Bc + wg * kGroupKeys;
+  if (threadIdx.x % kGroupThreads > 0 || key >= Nk) return;
+  fa::tma_store(to, smem.K[wg], {0, key, 0, work.bh_kv});
+  fa::tma_store_commit();
+  fa::tma_store_wait_read<0>();  // shared memory must outlive the copy
+}
+
 // A warpgroup's walk; then block 0 stores dV of both, block 1 dK.
 template <int wg>
 __device__ inline void walk(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
@@ -45,23 +67,10 @@ __device__ inline void walk(Tiles<d>& smem, const Shape& shape, const WorkTile& 
   Group<d, wg> group(smem, shape, work);
   group.walk();
   wait_for<0>(group.rdK);
-  const unsigned rank = fa::cluster_rank();
-  Sums& mine = reinterpret_cast<Sums&>(smem.Q);
-  Sums& other = *fa::map_shared(&mine, rank ^ 1);
-  fa::cluster_sync();  // Q and dO of both blocks are read
-  send(other[wg], rank == 0 ? group.rdK : group.rdV);
-  fa::cluster_sync();  // and the sums are written; dQ of the last tile has read K
-  float(&sums)[d / 2] = rank == 0 ? group.rdV : group.rdK;
-  receive(mine[wg], sums);
-  const float scale = rank == 0 ? 1.f : shape.scale, scales[2] = {scale, scale};
-  put_rows<d>(sums, scales, smem.K[wg]);
-  fa::fence_proxy_async();              // TMA reads what this thread has written ...
-  fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
-  const int key = work.j * Bc + wg * kGroupKeys;
-  if (threadIdx.x % kGroupThreads == 0 && key < shape.Nk) {
-    fa::tma_store(rank == 0 ? dV : dK, smem.K[wg], {0, key, 0, work.bh_kv});
-    fa::tma_store_commit();
-    fa::tma_store_wait_read<0>();  // shared memory must outlive the copy
+  if (fa::cluster_rank() == 0) {
+    exchange<wg>(smem, work, group.rdV, group.rdK, 1.f, dV, shape.Nk);
+  } else {
+    exchange<wg>(smem, work, group.rdK, group.rdV, shape.scale, dK, shape.Nk);
   }
 }
 
@@ -83,7 +92,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
-  __syncthreads();  // all threads see the barriers
+  __syncthreads();     // all threads see the barriers
+  fa::griddep_wait();  // launched early: what the preceding kernel wrote is visible
   WorkTile work = work_tile_at(blockIdx.x / kBlocks, shape, kRows);
   const int middle = (work.first + shape.Tr + 1) / 2;
   (fa::cluster_rank() == 0 ? shape.Tr : work.first) = middle;
@@ -101,7 +111,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Where one walk is half as long again as an SM's share, and each has a tile for both blocks.
+// Where the longest walk is half as long again as an SM's share, and long enough for what a block
+// costs (measured), and the shortest has a tile for both blocks.
 inline bool pays(const fa::Problem& p) {
   if (p.d != d || !p.causal) return false;
   const Shape shape = shape_of(p, kRows);
@@ -110,7 +121,7 @@ inline bool pays(const fa::Problem& p) {
     const int64_t walk = shape.Tr - std::max(0, j * Bc - shape.shift) / kRows;
     tiles += walk, longest = std::max(longest, walk), shortest = std::min(shortest, walk);
   }
-  return shortest >= kBlocks && 2 * longest * p.gpu.sms >= 3 * tiles * shape.kv_heads;
+  return shortest >= kBlocks && longest >= 16 && 2 * longest * p.gpu.sms >= 3 * tiles * shape.kv_heads;
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
@@ -129,12 +140,11 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Shape shape = shape_of(p, kRows);
   step11_columns::launch_columns<d>(p, t);
-  launch_mapped<d>(halves_kernel,
-                   {dim3(kBlocks * shape.Tc * shape.kv_heads), dim3(kThreads), sizeof(Tiles<d>),
-                    kBlocks},
-                   p, t, kRows, t.scratch<bf16>("columns"), FloatSums{t.scratch<float>("dQ_sum")},
-                   shape);
-  launch_convert<d>(p, t);
+  launch_mapped<d, true>(
+      halves_kernel,
+      {dim3(kBlocks * shape.Tc * shape.kv_heads), dim3(kThreads), sizeof(Tiles<d>), kBlocks}, p, t,
+      kRows, t.scratch<bf16>("columns"), FloatSums{t.scratch<float>("dQ_sum")}, shape);
+  step11_sums::launch_convert<d>(p, t);
 }
 
 }  // namespace step11_halves

@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
-  __syncthreads();  // all threads see the barriers
+  __syncthreads();     // all threads see the barriers
+  fa::griddep_wait();  // launched early: what the preceding kernel wrote is visible
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
   const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups) {
@@ -125,8 +126,36 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int d, class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br<d>);
-  launch_mapped<d>(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
+  launch_mapped<d, true>(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
                    p, t, Br<d>, t.template scratch<bf16>("columns"), dQ_sum, shape);
+}
+
+// 3_columns' convert_kernel, launched early.
+template <int d>
+__global__ void convert_kernel(FloatSums dQ_sum, bf16* dQ, int N, int Tr, float scale) {
+  fa::griddep_wait();
+  convert<d>(dQ_sum, dQ, N, Tr, scale);
+}
+template <int d>
+void launch_convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::launch_early(convert_kernel<d>, row_blocks(p, d / 16), FloatSums{t.scratch<float>("dQ_sum")},
+                   t.dQ, p.N, padded_rows(p) / step11::Br, p.scale());
+}
+
+// 3_columns, whose kernels are prepared while the preceding one runs.
+struct AddedSums : Plain {
+  FloatSums sums;
+  template <int d>
+  __device__ FloatSums::Part part(const Tiles<d>&, unsigned, int, int half, int feature) const {
+    return sums.part<d>(half, feature);
+  }
+};
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    step11_columns::launch_columns<d>(p, t);
+    launch_backward<d>(p, t, AddedSums{{}, {t.scratch<float>("dQ_sum")}});
+    launch_convert<d>(p, t);
+  });
 }
 
 }  // namespace step11_sums

@@ -339,7 +339,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
-  __syncthreads();  // all threads see the barriers
+  __syncthreads();     // all threads see the barriers
+  fa::griddep_wait();  // launched early: what the preceding kernel wrote is visible
   const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups + 1) {
     fa::setmaxnreg_dec<kLoaderRegisters>();
@@ -381,16 +382,17 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 template <class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br);
-  launch_mapped<d>(backward_kernel<Sums>,
-                   fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)), p, t, Br,
-                   t.scratch<bf16>("columns"), dQ_sum, shape, t.scratch<unsigned>("walks"));
+  launch_mapped<d, true>(backward_kernel<Sums>,
+                         fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)), p,
+                         t, Br, t.scratch<bf16>("columns"), dQ_sum, shape,
+                         t.scratch<unsigned>("walks"));
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d != d) return step11_columns::backward(p, t);
   step11_columns::launch_columns<d>(p, t);
   launch_backward(p, t, SharedSums{{t.scratch<float>("dQ_sum")}});
-  launch_convert<d>(p, t);
+  step11_sums::launch_convert<d>(p, t);
 }
 
 }  // namespace step11_persistent

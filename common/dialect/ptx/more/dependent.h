@@ -6,8 +6,6 @@
 /// and refuses an access to device memory before the wait.
 #pragma once
 
-#include <stdexcept>
-
 #include "common/dialect/ptx/wrapper.h"
 
 #if !FA_BACKEND_GPU
@@ -26,15 +24,6 @@ void griddep_wait();
 
 namespace fa {
 
-#if defined(__CUDACC__) || !FA_BACKEND_GPU
-/// \throws std::invalid_argument with clusters or more than 48 KB of dynamic shared memory.
-inline void require_early(const LaunchConfig& c) {
-  if (c.smem > 48 * 1024 || c.cluster != 1) {
-    throw std::invalid_argument("launch_early: no clusters, at most 48 KB of shared memory");
-  }
-}
-#endif
-
 #if defined(__CUDACC__)
 
 /// Waits until the preceding kernel has ended and its stores are visible. By all threads of an
@@ -45,21 +34,11 @@ FA_PTX void griddep_wait() {
 #endif
 }
 
-/// launch() of a kernel that calls griddep_wait(), as require_early() allows.
+/// launch() of a kernel that calls griddep_wait().
 template <class... P, class... A>
-void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
-  require_early(c);
-  cudaLaunchAttribute serial{};
-  serial.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  serial.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = c.grid;
-  config.blockDim = c.block;
-  config.dynamicSmemBytes = c.smem;
-  config.stream = current_stream();
-  config.attrs = &serial;
-  config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
+void launch_early(void (*kernel)(P...), LaunchConfig c, A&&... args) {
+  c.early = true;
+  launch(kernel, c, static_cast<A&&>(args)...);
 }
 
 #elif !FA_BACKEND_GPU
@@ -68,7 +47,6 @@ FA_PTX void griddep_wait() { sim::griddep_wait(); }
 
 template <class... P, class... A>
 void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
-  require_early(c);
   const sim::EarlyLaunch early;
   launch(kernel, c, static_cast<A&&>(args)...);
 }
