@@ -1,5 +1,7 @@
 // Tests of step 11. steps/CMakeLists.txt has the sources that it is linked with.
+#include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "steps/11_hopper_backward/beyond/deterministic.cuh"
+#include "steps/11_hopper_backward/beyond/shares.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 #if !FA_BACKEND_GPU
@@ -307,20 +309,23 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
     if (t.buffers == columns().backward_traffic(p).buffers) return "columns";
     if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
+    if (t.buffers.count("dK_sum")) return "shares";
+    if (t["K"].read == 2 * columns().backward_traffic(p)["K"].read) return "halves";
     return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
   };
   const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
     return std::string(chosen(N, Nk, 64, causal, H, group));
   };
-  CHECK((of_64(4096, 4096, true) == "walks" && of_64(4097, 4097, true) == "columns"));
-  CHECK((of_64(2048, 2048, false) == "walks" && of_64(2049, 2049, false) == "columns"));
-  CHECK((of_64(2048, 64, true, 4, 2) == "walks" && of_64(2049, 64, true, 4, 2) == "columns"));
+  CHECK((of_64(4096, 4096, true, 17) == "walks" && of_64(4097, 4097, true, 17) == "columns"));
+  CHECK((of_64(2048, 2048, false, 33) == "walks" && of_64(2048, 2048, false, 32) == "columns"));
+  CHECK(of_64(2049, 2049, false, 33) == "columns");
+  CHECK((of_64(2048, 64, true, 528, 2) == "walks" && of_64(2049, 64, true, 528, 2) == "columns"));
   CHECK((of_64(512, 512, true, 264) == "heads" && of_64(512, 512, true, 263) == "walks"));
   CHECK((of_64(640, 640, true, 264) == "walks" && of_64(512, 511, true, 264) == "walks"));
   CHECK((of_64(256, 256, false, 264) == "heads" && of_64(384, 384, false, 264) == "walks"));
   CHECK((of_64(256, 256, true, 264, 2) == "heads" && of_64(384, 384, true, 264, 2) == "walks"));
-  const auto of_128 = [&](int N, int Nk, bool causal, int H = 4) {
-    return std::string(chosen(N, Nk, 128, causal, H, 1));
+  const auto of_128 = [&](int N, int Nk, bool causal, int H = 32, int group = 1) {
+    return std::string(chosen(N, Nk, 128, causal, H, group));
   };
   CHECK((of_128(512, 512, false, 264) == "places" && of_128(512, 512, false, 263) == "columns"));
   CHECK(of_128(640, 512, false, 264) == "columns");
@@ -328,6 +333,47 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   CHECK((of_128(1024, 1024, true) == "direct" && of_128(1025, 1025, true) == "columns"));
   CHECK((of_128(512, 576, true) == "direct" && of_128(512, 577, true) == "columns"));
   CHECK((of_128(512, 511, true) == "columns" && of_128(512, 512, false) == "columns"));
+  // A walk of one tile is no two halves.
+  CHECK((of_128(2048, 2048, true, 8) == "halves" && of_128(2049, 2049, true, 8) == "columns"));
+  CHECK((of_128(1024, 1024, true, 19) == "halves" && of_128(1024, 1024, true, 20) == "direct"));
+  CHECK((of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
+  CHECK((of_128(4096, 4096, true, 8, 8) == "shares" && of_128(4096, 4096, true, 9, 8) == "columns"));
+  CHECK((of_128(4096, 4096, false, 2, 8) == "shares" && of_128(4096, 4096, false, 3, 8) == "columns"));
+  CHECK(of_64(8192, 8192, true, 4, 3) == "shares");
+}
+
+TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step11]") {
+  fa::Variant v = direct();
+  v.backward = step11_shares::backward;
+  v.workspace = [](const fa::Problem& p) {
+    std::vector<fa::Scratch> all = step11_shares::workspace(p);
+    for (const fa::Scratch& s : step10::workspace(p)) all.push_back(s);
+    return all;
+  };
+  v.backward_traffic = step11_shares::backward_traffic;
+  const auto [N, Nk] = GENERATE(std::pair(130, 260), std::pair(129, 129), std::pair(60, 70));
+  const bool causal = GENERATE(false, true);
+  const int d = GENERATE(64, 128), group = GENERATE(2, 6);
+  if (!fa::test::one_in(6)) return;
+  CAPTURE(N, Nk, causal, d, group);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, 2 * group, 2);
+#if FA_BACKEND_GPU
+  fa::test::require_right(v, p);
+#else
+  fa::test::require_equal(v.backward_traffic(p),
+                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
+#endif
+}
+
+TEST_CASE("step 11: halves of long walks give the same dK and dV", "[step11]") {
+  const auto [N, Nk, H, Hkv] = GENERATE(std::tuple(1024, 1024, 1, 1), std::tuple(1000, 1111, 2, 1));
+  const auto p = bf16_problem(N, Nk, 128, true, 1, H, Hkv);
+#if FA_BACKEND_GPU
+  fa::test::require_right(direct(), p);
+#else
+  fa::test::require_equal(direct().backward_traffic(p),
+                          fa::test::require_right_counted(direct(), p, /*analyse=*/true).backward);
+#endif
 }
 
 TEST_CASE("step 11: direct: any other problem is another kernel's work", "[step11]") {

@@ -11,9 +11,11 @@ namespace step11_fastest {
 
 using namespace step11;
 
-// Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean (measured).
+// Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean, and four
+// walks for each SM (measured).
 inline bool short_walks(const fa::Problem& p) {
-  return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
+  const int walks = fa::ceil_div(p.Nk, Bc) * int(p.kv_heads());
+  return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048) && walks >= 4 * p.gpu.sms;
 }
 
 // Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
