@@ -173,7 +173,7 @@ def table(what, rows):
     columns = [
         column("problem", lambda row: problem_text(row, omit=("type",)), left=True),
         column("direction", lambda row: "decode" if what == "decode" else row["direction"]),
-        column("variant", lambda row: row["label"]),
+        column("variant", lambda row: row["label"].removesuffix(" bwd")),
         column("time", lambda row: time_text(row["ms"])),
         column("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
     ]

@@ -31,8 +31,8 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     peers_run          how that was measured
     rivals, rival_means    the same beside FlashAttention-3 and -4
     masks              step 15's variants beside backends with masks: a row per mask and variant
-    decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
-                       copy rate and date
+    decode, ring, models, latent    what=..., as decode.py and the others have them; what=card:
+                       GPU, clock, timing, copy rate and date
     model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
     ladder             section=forward,...: every rung at one problem; needs build/sim
@@ -80,7 +80,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import decode, estimates, ladder_tables, measured, model_tables, peers, ring
+from . import decode, estimates, ladder_tables, latent, measured, model_tables, models, peers, ring
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -93,6 +93,7 @@ class Results:
     def __init__(self, folder):
         self.rows = standing.rows_of(published(folder))
         names = ("peers", "decode", "ring", "model", "rivals", "masks", "occasions")
+        names += ("models", "latent")
         self.of = {name: standing.measured(name, folder) for name in names}
 
 
@@ -388,6 +389,8 @@ TABLES = {
     "rival_means": rival_means,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
+    "models": measured_table("models", models),
+    "latent": measured_table("latent", latent),
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),

@@ -164,7 +164,7 @@ class Torch:
             if name in backends and hasattr(SDPBackend, word)
         }
         self.contenders = {name.partition(":")[2]: function_of(name) for name in contenders}
-        others = {**masks.BACKENDS, **rivals.BACKENDS}
+        others = masks.BACKENDS | rivals.BACKENDS
         self.backends |= {name: name for name in others if name in backends}
         self.backends |= self.contenders
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -267,7 +267,7 @@ class Torch:
         torch, mine = self.torch, self.contenders.get(name)
         label = name if mine else f"torch {name}"
         lay = back = lambda x: x
-        others = masks.BACKENDS if mask_of(problem) else rivals.BACKENDS
+        others = masks.BACKENDS | ({} if mask_of(problem) else rivals.BACKENDS)
         if name in others:
             label, (mine, lay, back) = name, others[name](torch, problem)
         inputs, gradient = [lay(tensors[x].detach()) for x in "QKV"], lay(tensors["dO"])

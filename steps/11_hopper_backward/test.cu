@@ -336,13 +336,16 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   // A walk of one tile is no two halves.
   CHECK((of_128(2048, 2048, true, 8) == "halves" && of_128(2049, 2049, true, 8) == "columns"));
   CHECK((of_128(1024, 1024, true, 19) == "halves" && of_128(1024, 1024, true, 20) == "direct"));
-  CHECK((of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
-  CHECK((of_128(4096, 4096, true, 8, 8) == "shares" && of_128(4096, 4096, true, 9, 8) == "columns"));
-  CHECK((of_128(4096, 4096, false, 2, 8) == "shares" && of_128(4096, 4096, false, 3, 8) == "columns"));
+  CHECK(
+      (of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
+  CHECK(
+      (of_128(4096, 4096, true, 8, 8) == "shares" && of_128(4096, 4096, true, 9, 8) == "columns"));
+  CHECK((of_128(4096, 4096, false, 2, 8) == "shares" &&
+         of_128(4096, 4096, false, 3, 8) == "columns"));
   CHECK(of_64(8192, 8192, true, 4, 3) == "shares");
 }
 
-TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step11]") {
+TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step11][all]") {
   fa::Variant v = direct();
   v.backward = step11_shares::backward;
   v.workspace = [](const fa::Problem& p) {

@@ -90,7 +90,7 @@ inline fa::Variant early() {
 #ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
 inline fa::Variant wgmma() {
   return {.name = "wgmma",
-          .idea = "a group's queries in one wgmma, keys by TMA, blocks that stay",
+          .idea = "more than 16 rows for a key head: one wgmma, keys by TMA",
           .parent = "13 early",
           .support = limits(/*paged=*/true),
           .newer = true,

@@ -232,7 +232,7 @@ class Peers(unittest.TestCase):
         self.assertIn(about, text)
 
     def test_turns(self):
-        """All steps of a type beside each other, back and forth."""
+        """All steps of a type beside each other, in an order that each round draws anew."""
         args = ("--n", "512", "--d", "64", "--causal", "no", "--variants", "all")
         _, result = self.compare(*args, "--directions", "forward", refusals={})
         labels = [row["label"] for row in result["rows"]]
@@ -241,10 +241,12 @@ class Peers(unittest.TestCase):
         self.assertEqual(labels[7:], ["07 mma", *torch])
         begins = self.torch.timed[::2]
         turn = ["ours", "ours", "ours", "math", "efficient", "flash", "cudnn"]
-        forth = [who for who in turn for _ in range(2)]
-        rounds = 5 * (forth + forth[::-1])
-        places = range(len(begins) - len(rounds))
-        self.assertTrue(any(begins[i : i + len(rounds)] == rounds for i in places), begins)
+        chunks = [
+            {tuple(begins[i + 14 * k : i + 14 * k + 14]) for k in range(10)}
+            for i in range(len(begins) - 140)
+        ]
+        rounds = [c for c in chunks if all(sorted(each) == sorted(2 * turn) for each in c)]
+        self.assertTrue(any(len(c) > 5 for c in rounds), begins)
         self.assertFalse(self.torch.autograd.called)
 
     def test_masks_are_problems_beside_those_who_know_them(self):

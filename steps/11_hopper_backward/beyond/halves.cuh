@@ -16,7 +16,8 @@ namespace step11_halves {
 
 using namespace step11_columns;
 
-constexpr int d = 128, kRows = step11_columns::Br<d>, kBlocks = 2;  // rows of a tile; blocks of a cluster
+constexpr int d = 128, kRows = step11_columns::Br<d>,
+              kBlocks = 2;  // rows of a tile; blocks of a cluster
 
 // The sums of a block's 128 keys, where Q and dO were: as a warpgroup's registers.
 using Sums = float4[kGroups][d / 8][kGroupThreads];
@@ -121,7 +122,8 @@ inline bool pays(const fa::Problem& p) {
     const int64_t walk = shape.Tr - std::max(0, j * Bc - shape.shift) / kRows;
     tiles += walk, longest = std::max(longest, walk), shortest = std::min(shortest, walk);
   }
-  return shortest >= kBlocks && longest >= 16 && 2 * longest * p.gpu.sms >= 3 * tiles * shape.kv_heads;
+  return shortest >= kBlocks && longest >= 16 &&
+         2 * longest * p.gpu.sms >= 3 * tiles * shape.kv_heads;
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
@@ -130,7 +132,8 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const Shape shape = shape_of(p, kRows);
   for (int j = 0; j < shape.Tc; ++j) {  // a half of one tile skips none
     const int i = std::max(0, j * Bc - shape.shift) / kRows;
-    if (shape.group == 1 && shape.Tr - i == 2 && j * Bc + kGroupKeys >= (i + 1) * kRows + shape.shift) {
+    if (shape.group == 1 && shape.Tr - i == 2 &&
+        j * Bc + kGroupKeys >= (i + 1) * kRows + shape.shift) {
       t.flops += p.kv_heads() * kGroupKeys * kRows * (8 * p.d + 4 * kMma);
     }
   }

@@ -126,8 +126,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int d, class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br<d>);
-  launch_mapped<d, true>(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
-                   p, t, Br<d>, t.template scratch<bf16>("columns"), dQ_sum, shape);
+  launch_mapped<d, true>(backward_kernel<d, Sums>,
+                         {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>,
+                         t.template scratch<bf16>("columns"), dQ_sum, shape);
 }
 
 // 3_columns' convert_kernel, launched early.

@@ -382,10 +382,9 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 template <class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br);
-  launch_mapped<d, true>(backward_kernel<Sums>,
-                         fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)), p,
-                         t, Br, t.scratch<bf16>("columns"), dQ_sum, shape,
-                         t.scratch<unsigned>("walks"));
+  launch_mapped<d, true>(
+      backward_kernel<Sums>, fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)),
+      p, t, Br, t.scratch<bf16>("columns"), dQ_sum, shape, t.scratch<unsigned>("walks"));
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

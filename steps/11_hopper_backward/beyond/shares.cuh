@@ -83,7 +83,8 @@ __global__ void convert_keys_kernel(KeySums sums, bf16* dK, bf16* dV, int Nk, fl
   UNROLL
   for (int x = 0; x < 4; ++x) {
     four[x] = from.get(part * 4 + x);
-    reinterpret_cast<float4*>(from.at)[(part * 4 + x) * fa::kWarp] = make_float4(0.f, 0.f, 0.f, 0.f);
+    reinterpret_cast<float4*>(from.at)[(part * 4 + x) * fa::kWarp] =
+        make_float4(0.f, 0.f, 0.f, 0.f);
   }
   uint32_t low[4], high[4];  // key r, key r + 8
   fa::round_features(four, blockIdx.y == 0 ? scale : 1.f, quad, low, high);
@@ -138,14 +139,14 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Shape shape = shape_of(as_heads, Br<d>);
   const KeySums sums{{t.scratch<float>("dK_sum")}, {t.scratch<float>("dV_sum")}, padded_keys(p)};
   launch_columns<d>(p, t);
-  launch_mapped<d, true>(shares_kernel<d>,
-                         {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>,
-                         t.scratch<bf16>("columns"), FloatSums{t.scratch<float>("dQ_sum")}, sums,
-                         shape, shares);
+  launch_mapped<d, true>(shares_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
+                         t, Br<d>, t.scratch<bf16>("columns"),
+                         FloatSums{t.scratch<float>("dQ_sum")}, sums, shape, shares);
   step11_sums::launch_convert<d>(p, t);
   const unsigned keys = p.kv_heads() * sums.Nkp;
-  fa::launch_early(convert_keys_kernel<d>, {dim3(keys * (d / 16) / kRowThreads, 2), dim3(kRowThreads)},
-             sums, t.dK, t.dV, p.Nk, p.scale());
+  fa::launch_early(convert_keys_kernel<d>,
+                   {dim3(keys * (d / 16) / kRowThreads, 2), dim3(kRowThreads)}, sums, t.dK, t.dV,
+                   p.Nk, p.scale());
 }
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) { launch<d>(p, t); });

@@ -1,10 +1,10 @@
-// Step 13 -- a group's queries in one wgmma, keys by TMA, blocks that stay.
+// Step 13 -- more than 16 rows for a key head: one wgmma, keys by TMA, blocks that stay.
 // Idea      mma.sync's warps hold 32 rows in 255 registers, so a tile takes them longer than its
 //           copy. wgmma multiplies 64 rows, which a group fills to a part, in a third of the time;
 //           one warp copies ahead of two warpgroups, across the ends of a block's pieces of work
 // Changed   since 13 beyond/early, whose merge it launches: the kernel is 10's, with a split of a
 //           head as its work; a block per SM takes one after the other, and its two warpgroups
-//           every second tile each; all is copied by TMA but less than 8 keys of an entry that ends in a tile
+//           every second tile each; TMA copies all but a ragged end of less than 8 keys
 // Traffic   as early, but Q once per split
 // Launch    grid min(SMs, B*Hkv*s*t), 2 warpgroups multiply and a warp copies; then the merge
 // Owns      block: splits of 64 rows; warpgroup: the block's tiles of one parity
@@ -26,7 +26,7 @@ constexpr int Br = 64, Bc = 64;  // rows of a product, keys of a tile
 constexpr int kGroups = 2;       // warpgroups that multiply
 constexpr int kThreads = kGroups * kGroupThreads + fa::kWarp;
 template <int d>
-constexpr int kStages = 512 / d;  // 128 KB of K and V; even, so that a stage belongs to one warpgroup
+constexpr int kStages = 512 / d;  // 128 KB of K and V; even: a stage belongs to one warpgroup
 
 template <int d>
 struct alignas(1024) Tiles {  // as panels of 64 features, swizzled by TMA
@@ -291,8 +291,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells nvcc that the group is the same in all lanes.
-  const int group = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int group = fa::uniform(threadIdx.x / kGroupThreads);
   if (group == kGroups) {
     const Source from = {K_rows, V_rows, cache.table, 0, shape.heads, shape.log2_page, shape.Nk};
     produce(smem, maps, from, shape, cache, all);
@@ -333,7 +332,7 @@ inline int merge_threads(const fa::Problem& p, const Splits& splits) {
   return fa::ceil_div(splits.count, step13_early::kBatch) * (p.d / 4);
 }
 
-// Up to 16 rows `early` is as fast with four instead of two tiles in flight per SM (measured).
+// Up to 16 rows `early` is faster (measured).
 inline bool pays(const fa::Problem& p) { return p.H / p.Hkv * p.N > fa::kMma; }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
