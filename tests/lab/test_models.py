@@ -1,4 +1,4 @@
-"""maintain models without a GPU: with stand-ins for PyTorch, the libraries and the other kernels."""
+"""maintain models without a GPU: with stand-ins for PyTorch, libraries and other kernels."""
 
 import sys
 import types
@@ -29,7 +29,9 @@ def measurement(**words):
         for step, names in STEPS.items()
     ]
     with mock.patch.object(ModelsMeasurement, "runs_on"):
-        return ModelsMeasurement(options, mock.MagicMock(torch=mock.Mock(__version__="2")), libraries)
+        return ModelsMeasurement(
+            options, mock.MagicMock(torch=mock.Mock(__version__="2")), libraries
+        )
 
 
 class Models(unittest.TestCase):

@@ -6,7 +6,7 @@
 // Traffic   as 3_columns, but K and V are copied for each share, and dK and dV added to sums
 // Launch    columns; backward (shares * Tc * B*Hkv), 384 threads; convert dQ, and dK and dV
 // Owns      block: a share of the walk of 128 keys
-// Still bad a share adds 1 KB per key: with two for each of many walks that costs more than it gains
+// Still bad a share adds 1 KB per key: where walks are many, more than it gains
 #pragma once
 
 #include "steps/11_hopper_backward/beyond/parts.cuh"
