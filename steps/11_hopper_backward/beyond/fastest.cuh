@@ -18,11 +18,12 @@ inline bool short_walks(const fa::Problem& p) {
   return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048) && walks >= 4 * p.gpu.sms;
 }
 
-// Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
+// Without the mask `places` gains 2 to 8%, with it nothing, and with N = 3000 it loses 2% (measured,
+// d = 128, 12 to 15 blocks per SM).
 inline bool places_pay(const fa::Problem& p) {
   const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
   const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;
-  return p.d == 128 && !p.causal && rows <= 8192 && sums <= size_t{20} << 20 &&
+  return p.d == 128 && !p.causal && p.N % Bc == 0 && rows <= 8192 && sums <= size_t{20} << 20 &&
          walks * int(p.kv_heads()) >= 8 * p.gpu.sms;
 }
 

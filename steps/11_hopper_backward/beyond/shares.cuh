@@ -120,8 +120,17 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return all;
 }
 
+// Its shares as heads of K and V.
+inline fa::Problem of_shares(fa::Problem p) {
+  p.Hkv *= shares_of(p);
+  return p;
+}
+
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t = step11_columns::backward_traffic(p);
+  const int rows = rows_of_a_tile(p);
+  const uint64_t skipped = skipped_scores(of_shares(p), rows) - skipped_scores(p, rows);
+  t.flops -= skipped * (8 * p.d + 4 * kMma);
   const uint64_t shares = shares_of(p), sums = 4 * p.kv_heads() * padded_keys(p) * p.d;
   for (const char* name : {"K", "V"}) t[name].read *= shares;
   for (const char* name : {"dK_sum", "dV_sum"}) {
@@ -133,10 +142,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 
 template <int d>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const int shares = shares_of(p);
-  fa::Problem as_heads = p;
-  as_heads.Hkv *= shares;
-  const Shape shape = shape_of(as_heads, Br<d>);
+  const Shape shape = shape_of(of_shares(p), Br<d>);
   const KeySums sums{{t.scratch<float>("dK_sum")}, {t.scratch<float>("dV_sum")}, padded_keys(p)};
   launch_columns<d>(p, t);
   launch_mapped<d, true>(shares_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
