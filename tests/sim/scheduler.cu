@@ -296,17 +296,6 @@ TEST_CASE("each thread of a grid and a block of three dimensions knows its place
   }
 }
 
-TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {
-  Buffer<float> x("x", 32);
-  FOUND("1 to 1024", barrier_in_branches, {1, 1025}, x, false);
-  FOUND("65535", barrier_in_branches, {dim3(1, 70000), 32}, x, false);
-  FOUND("clusters of (2,1,1) blocks in a grid of (3,1,1)", barrier_in_branches, {3, 32, 0, 2}, x,
-        false);
-  const auto too_much = [&] { fa::launch(barrier_in_branches, {1, 32, 300000}, x, false); };
-  CHECK_THROWS_AS(too_much(), fa::ResourceError);
-  CHECK_THROWS_WITH(too_much(), ContainsSubstring("this GPU has 232448"));
-}
-
 TEST_CASE("a vote of a block is its own", "[sim]") {
   Buffer<int> y("y", 40 * 6);
   SILENT(votes, {2, 40}, y);
