@@ -10,7 +10,6 @@
 #include "common/counts/files.h"
 #include "common/counts/format.h"
 #include "common/counts/gpus.h"
-#include "common/counts/screen.h"
 #include "common/harness/inputs.h"
 
 namespace fa {

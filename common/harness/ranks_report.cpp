@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/counts/format.h"
-#include "common/counts/screen.h"
 #include "common/harness/report.h"
 
 namespace fa {

@@ -17,7 +17,6 @@
 #include "common/counts/estimate.h"
 #include "common/counts/files.h"
 #include "common/counts/format.h"
-#include "common/counts/screen.h"
 #include "common/harness/check.h"
 #include "common/harness/cli.h"
 #include "common/harness/inputs.h"

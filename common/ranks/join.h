@@ -9,8 +9,6 @@
 
 namespace fa {
 
-/// The number of ranks by the environment (Open MPI's mpirun, Slurm's srun, PMI); 0: started alone.
-int started_ranks();
 /// Was this program built with MPI?
 extern const bool kHasMpi;
 /// Joins the ranks of this run. Destroying the result finalises MPI, as every rank must.

@@ -128,13 +128,6 @@ TEST_CASE("step 04: predicted bytes are counted bytes", "[step04][all]") {
   fa::test::require_predicted(*variant, fa::test::problem(N, d, causal, 1, 2));
 }
 
-TEST_CASE("step 04: predicted bytes are counted bytes at N = 1024", "[step04][.all]") {
-  const auto [d, causal] = GENERATE(table<int, bool>({{32, true}, {64, false}, {128, true}}));
-  CAPTURE(d, causal);
-  fa::test::require_predicted(tile(), fa::test::problem(1024, d, causal, 1, 1));
-  fa::test::require_predicted(fused(), fa::test::problem(1024, d, causal, 1, 1));
-}
-
 TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04][all]") {
   const int Bc = GENERATE(16, 32, 64, 128);
   const int N = GENERATE(17, 100, 129);

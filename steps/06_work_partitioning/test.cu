@@ -58,17 +58,6 @@ TEST_CASE("step 06: predicted bytes are counted bytes", "[step06][all]") {
   fa::test::require_backward_predicted(with_backward(), p);
 }
 
-TEST_CASE("step 06: predicted bytes are counted bytes at N = 1024", "[step06][.all]") {
-  const auto full = fa::test::problem(1024, 32, false, 1, 1);
-  const auto causal = fa::test::problem(1024, 64, true, 1, 1);
-  fa::test::require_predicted(swapped(), full);
-  fa::test::require_predicted(swapped(), causal);
-  fa::test::require_predicted(registers(), full);
-  fa::test::require_predicted(registers(), causal);
-  fa::test::require_backward_predicted(with_backward(), full);
-  fa::test::require_backward_predicted(with_backward(), causal);
-}
-
 TEST_CASE("step 06: HBM sees each operand of the backward once a kernel; five products",
           "[step06]") {
   const int d = GENERATE(32, 64, 96, 128);

@@ -64,11 +64,6 @@ TEST_CASE("step 07: the formulas of the header", "[step07][all]") {
   fa::test::require_header_formulas(lazy(), step07::Br);
 }
 
-TEST_CASE("step 07: predicted bytes are counted bytes at N = 1024", "[step07][.all]") {
-  fa::test::require_predicted(any(), bf16_problem(1024, 1024, 64, true));
-  fa::test::require_predicted(lazy(), bf16_problem(512, 1024, 128, true));
-}
-
 TEST_CASE("step 07: no bank conflicts, padded or swizzled", "[step07]") {
   const fa::Variant& variant = early();
   const auto p = bf16_problem(192, 192, GENERATE(64, 128), GENERATE(false, true));

@@ -60,12 +60,6 @@ TEST_CASE("step 09: the formulas of the header", "[step09][all]") {
   fa::test::require_header_formulas(any(), 128);
 }
 
-TEST_CASE("step 09: predicted bytes are counted bytes at N = 1024", "[step09][.all]") {
-  const fa::Variant& variant = any();
-  fa::test::require_predicted(variant, bf16_problem(1024, 1024, 64, true));
-  fa::test::require_predicted(variant, bf16_problem(512, 1024, 128, true));
-}
-
 TEST_CASE("step 09: no bank conflicts; what warps move of a tile", "[step09]") {
   const auto p = bf16_problem(128, 192, GENERATE(64, 128), GENERATE(false, true));
   const bool wgmma_reads = GENERATE(false, true);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/counts/screen.h"
+#include "common/counts/format.h"
 #include "common/harness/npy.h"
 #include "tests/test.h"
 

@@ -1,7 +1,6 @@
 #include "common/harness/mask.h"
 
 #include "common/harness/tiles.h"
-#include "tests/harness/files.h"
 #include "tests/masks.h"
 #include "tests/test.h"
 
@@ -97,38 +96,4 @@ TEST_CASE("FLOPs of a mask are those of the scores that count", "[mask]") {
   CHECK(packed(p, {700, 0, 300}).flops_forward() == 4.0 * 2 * 64 * (700 * 700 + 300 * 300));
   p.B = 3, p.H = 4, p.causal = true;
   CHECK(with_window(p, 9, -1).flops_forward() == 4.0 * 12 * 64 * (10 * 1000 - 45));
-}
-
-TEST_CASE("masks are refused where they are not supported, or are none", "[mask]") {
-  Problem p;
-  p.N = p.Nk = 100;
-  const auto message = [](const Problem& q, const fa::Support& s) {
-    return fa::test::refusal_of([&] { fa::validate(q, s); });
-  };
-  fa::Support all;
-  all.window = all.documents = all.predicate = all.cross = true;
-  const Problem window = with_window(p, 3, -1), documents = packed(p, {60, 0, 40}),
-                predicate = fa::test::with_random_predicate(p, 3);
-  for (const Problem& q : {p, window, documents, predicate}) CHECK(message(q, all) == "accepted");
-  CHECK(message(window, {}) == "--window 3,-1: this step has no such mask");
-  CHECK(message(documents, {}) == "--lengths of 3 documents: this step has no such mask");
-  CHECK(message(predicate, {}) == "--mask random: this step has no such mask");
-  CHECK(message(with_window(p, -2, 0), all) ==
-        "--window -2,0: each must be 0 to 268435456, or -1 for no limit");
-  Problem short_one = documents;
-  short_one.N = short_one.Nk = 101;
-  CHECK(message(short_one, all) ==
-        "--lengths: the documents must fill --n 101, one after the other");
-  short_one = documents;
-  short_one.mask.key_starts = {0, 100};
-  CHECK(message(short_one, all) == "--lengths: 3 documents of rows and 1 of keys");
-}
-
-TEST_CASE("describe names the mask", "[mask]") {
-  Problem p;
-  p.N = p.Nk = 100, p.H = p.Hkv = 1;
-  CHECK(fa::describe(with_window(p, 3, -1)) == "B=1 H=1 N=100 d=64 window=3,-1 fp32");
-  CHECK(fa::describe(packed(p, {99, 1})) == "B=1 H=1 N=100 d=64 documents=2 fp32");
-  CHECK(fa::describe(fa::test::with_random_predicate(p, 5)) ==
-        "B=1 H=1 N=100 d=64 mask=random:5 fp32");
 }

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "common/counts/format.h"
-#include "common/counts/screen.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 

@@ -149,22 +149,6 @@ TEST_CASE("the exit status is 0 for a right run and 1 for any other", "[step_mai
   }
 }
 
-TEST_CASE("a run in the simulator is estimated, for as many heads as are asked for",
-          "[step_main]") {
-  if (!simulated()) return;
-  const Ran full = run_program(step_of(copy_v, copy_traffic));  // one copy of 4 heads
-  CHECK(full.json["estimate_heads"] == 128);
-  const Ran one = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "0"});
-  CHECK(one.json["estimate_heads"] == 4);
-  CHECK(one.json["estimate"]["gpu"] == "H200");
-  const auto ms = [](const Ran& ran) { return ran.json["estimate"]["ms"].get<double>(); };
-  const Ran many = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "4000000"});
-  CHECK(many.status == 0);
-  CHECK(many.json["estimate_heads"] == 4000000);
-  CHECK(ms(many) > 10 * ms(one));
-  CHECK(run_program(step_of(copy_v, copy_traffic), {"--estimate", "run.json"}).status == 2);
-}
-
 // A step whose runs share a counter: a persistent kernel that does not reset it.
 namespace {
 int runs = 0;
@@ -258,24 +242,14 @@ TEST_CASE("a finding leaves no trace, nor an older one", "[step_main]") {
   CHECK(!fs::exists(trace));
 }
 
-TEST_CASE("a backward is checked, counted and compared beside the forward", "[step_main]") {
+TEST_CASE("a backward is checked and counted beside the forward", "[step_main]") {
   fa::Step step = step_of(copy_v, copy_traffic);
   step.variants[0].backward = backward_of_copy;
   step.variants[0].backward_traffic = backward_traffic;
-  step.variants[0].backward_parent = "97_before";
-  step.parents = {{.id = "97_before", .backward_traffic = backward_traffic}};
   const Ran ran = run_program(step);
   CHECK(ran.status == 0);
-  std::vector<std::string> tensors;
-  for (const auto& tensor : ran.json["check"]) tensors.push_back(tensor["tensor"]);
-  CHECK(tensors == std::vector<std::string>{"O", "dQ", "dK", "dV"});
-  CHECK(ran.json["parent"].is_null());
-  const auto& backward = ran.json["backward"];
-  CHECK(backward["parent"]["step"] == "97_before");
-  CHECK(backward["flops"] == 2.5 * ran.json["flops"].get<double>());
-  CHECK(backward["traffic"]["requested"]["predicted"]["write"] == 3 * 4 * 4 * 64);
-  CHECK_THAT(ran.printed, ContainsSubstring("\nforward, ") && ContainsSubstring("\nbackward, "));
-
+  CHECK(ran.json["check"].size() == 4);  // O, dQ, dK, dV
+  CHECK(ran.json["backward"]["flops"] == 2.5 * ran.json["flops"].get<double>());
   step.variants[0].backward = all_zero;  // writes no gradient
   CHECK(run_program(step).status == 1);
 }
@@ -291,24 +265,8 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
   v.prepare_traffic = prepare_traffic;
   const Ran ran = run_program(step);
   CHECK(ran.status == 0);
-  const auto& json = ran.json["prepare"];
-  CHECK(json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
-  CHECK((json["flops"] == 0 && json["flops_executed"] == 0 && json["parent"].is_null()));
-  CHECK(ran.json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
-  CHECK(ran.json["traffic"]["requested"]["buffers"].contains("V") == false);
-  CHECK(run_program(step_of(copy_v, copy_traffic)).json["prepare"].is_null());
-  if (simulated()) {
-    CHECK(json["traffic"]["prediction_ok"] == true);
-    CHECK(json["traffic"]["requested"]["buffers"]["ready"]["counted"]["write"] == 4 * 4 * 64);
-    CHECK(json["bound_ms"].get<double>() > 0);
-    CHECK(json["estimate"]["ms"].get<double>() > 0);
-  } else {
-    CHECK(json["time"]["median_ms"].get<double>() > 0);
-  }
-
-  const Ran asked = run_program(step, {"--predict"});
-  CHECK(asked.status == 0);
-  CHECK(asked.json["prepare"]["traffic"]["requested"]["predicted"]["read"] == 4 * 4 * 64);
+  CHECK(ran.json["prepare"]["flops"] == 0);
+  if (!simulated()) CHECK(ran.json["prepare"]["time"]["median_ms"].get<double>() > 0);
 
   v.prepare_traffic = copy_traffic;  // a wrong formula of a right kernel
   const Ran wrong = run_program(step);
@@ -317,11 +275,9 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
     CHECK(wrong.json["traffic"]["prediction_ok"] == true);
     CHECK(wrong.json["prepare"]["traffic"]["prediction_ok"] == false);
   }
-
   v.prepare_traffic = nullptr;
   CHECK(run_program(step, {"--predict"}).status == 2);
   CHECK(run_program(step).status == 0);
-
   v.prepare = stopped;
   CHECK(run_program(step).json["finding"] == "kernel f, thread (1,0,0): race on sK");
 }
@@ -373,17 +329,6 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
   CHECK(variant(run_program(step, {"--gpu", "A100", "--variant", "old"})) == "old");
   CHECK(run_program(step, {"--gpu", "A100", "--variant", "new"}).status == 2);
   CHECK(run_program(step, {"--gpu", "T4"}).status == 2);
-  fa::Options o;
-  o.model_gpu = "A100", o.variant = 1;
-  CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
-                    "--gpu A100: variant new needs sm_90a, and this GPU is sm_80");
-  o.model_gpu = "B200";
-  CHECK_THROWS_WITH(
-      fa::modelled_gpu(o, step),
-      "--gpu B200: variant new needs sm_90a, and this GPU is sm_100, which has no wgmma");
-  o.model_gpu = "T4";
-  CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
-                    "--gpu T4: this step needs sm_80, and this GPU is sm_75");
 }
 
 namespace {
@@ -415,16 +360,9 @@ TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]"
   const Ran ran = run_program(step, {"--predict", "--n", "1000000", "--b", "1000"});
   CHECK(ran.status == 0);
   CHECK(runs == 0);
-  CHECK_THAT(ran.printed, ContainsSubstring("N=1000000"));
-  CHECK(ran.printed.starts_with("99 kernel: not run, "));
-  CHECK(ran.json["step"] == "99_copy");
-  for (const char* word : {"right", "seed", "\ndevice"})
-    CHECK_THAT(ran.printed, !ContainsSubstring(word));
   CHECK(ran.json["ok"].is_null());
   CHECK(ran.json["check"].empty());
-  const nlohmann::json& requested = ran.json["traffic"]["requested"];
-  CHECK(requested["predicted"]["read"].get<double>() > 1e9);
-  CHECK(requested["counted"].is_null());
+  CHECK(ran.json["traffic"]["requested"]["counted"].is_null());
   if (simulated()) {  // for the GPU that is modelled
     const fa::Step sms = step_of(right_always, [](const fa::Problem& p) {
       fa::Prediction t;
@@ -485,55 +423,6 @@ TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
   CHECK(run_program(step, {"--out", link.c_str()}).status == 0);
   CHECK(fs::is_symlink(link));
   CHECK(fs::exists(target));
-}
-
-// --- a paged cache, on the host ------------------------------------------------------------------
-
-namespace {
-
-template <class T>
-std::vector<T> on_host(const T* from, size_t n) {
-  std::vector<T> to(n);
-  fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
-  return to;
-}
-/// For at most one key per batch entry: O is its V, or 0.
-template <bool kLookUp>
-void decode(const fa::Problem& p, const fa::Tensors<float>& t) {
-  const auto table = on_host(t.cache.table, p.B);
-  const auto lengths = on_host(t.cache.lengths, p.B);
-  std::vector<float> O(p.q_size());
-  for (size_t row = 0; row < p.heads(); ++row) {
-    const size_t b = row / p.H, h = row % p.H, page = kLookUp ? table[b] : b;
-    if (lengths[b] == 0) continue;
-    const auto v = on_host(t.V + (page * p.Hkv + h) * p.cache.page * p.d, p.d);
-    std::copy(v.begin(), v.end(), O.begin() + row * p.d);
-  }
-  fa::cuda_check(cudaMemcpy(t.O, O.data(), O.size() * 4, cudaMemcpyHostToDevice));
-}
-fa::Step paged_step(fa::Runner forward) {
-  fa::Step step = step_of(std::move(forward), nullptr);
-  step.support.most_n = 1;
-  step.support.cross = step.support.lengths = step.support.pages = true;
-  step.options = fa::cache_options();
-  return step;
-}
-
-}  // namespace
-
-TEST_CASE("a program decodes from a shuffled cache, and one without the table is wrong",
-          "[step_main]") {
-  const std::vector<const char*> problem = {"--b", "8", "--lengths", "1,0,1,1", "--page", "16"};
-  const Ran ran = run_program(paged_step(decode<true>), problem);
-  CHECK(ran.status == 0);
-  CHECK(ran.json["ok"] == true);
-  CHECK(ran.json["problem"]["lengths"] == std::vector<int>{1, 0, 1, 1, 1, 0, 1, 1});
-  CHECK(ran.json["problem"]["page"] == 16);
-  CHECK(ran.json["problem"]["nk"] == 1);
-  CHECK(ran.json["flops"] == 4.0 * 4 * 64 * 6);
-  CHECK_THAT(ran.printed, ContainsSubstring("lengths=0..1 page=16"));
-  CHECK(run_program(paged_step(decode<false>), problem).status == 1);
-  CHECK(run_program(paged_step(decode<true>), {"--page", "17"}).status == 2);
 }
 
 // --- shared by the runs of one process -----------------------------------------------------------

@@ -16,9 +16,9 @@ void measure_mma();      ///< mma.cu: rate and latency of mma m16n8k16
 void measure_wgmma();    ///< sm_90a_wgmma.cu: rate and latency of wgmma
 void measure_latency();  ///< latency.cu: of loads from each level, cp.async, __syncthreads
 void measure_atomics();  ///< atomics.cu: rate of fp32 additions in the L2
-void measure_l2();       ///< l2.cu: bandwidth of the L2
+void measure_l2();       ///< bandwidth.cu: bandwidth of the L2
 void measure_tma();      ///< sm_90a_tma.cu: bandwidth and latency of TMA loads from the L2
-void measure_hbm();      ///< hbm.cu: bandwidth of the device memory
+void measure_hbm();      ///< bandwidth.cu: bandwidth of the device memory
 void measure_launch();   ///< launch.cu: the cost of a launch, and of each block of it
 
 constexpr char kClocks[] = "clocks";

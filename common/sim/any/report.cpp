@@ -6,7 +6,6 @@
 #include "common/counts/files.h"
 #include "common/counts/format.h"
 #include "common/counts/json.h"
-#include "common/counts/screen.h"
 #include "common/sim/any/session.h"
 #include "common/sim/messages/symbols.h"
 

@@ -16,7 +16,6 @@
 #include <unordered_map>
 
 #include "common/counts/format.h"
-#include "common/counts/screen.h"
 #include "common/dialect/errors.h"
 #include "common/dialect/ptx/more/dependent.h"
 #include "common/sim/any/program.h"

@@ -7,9 +7,14 @@
 #include <vector>
 
 #include "common/counts/counts.h"
-#include "common/sim/observers/sectors.h"
 
 namespace sim {
+
+/// Bytes of a line of the L2, and of a sector, the least that a request moves.
+constexpr unsigned kLine = 128, kSector = 32;
+constexpr unsigned kLineSectors = kLine / kSector;
+/// A bit for each sector of a line.
+constexpr unsigned kAllSectors = (1u << kLineSectors) - 1;
 
 /// The lines that a block touches, warp by warp. Warps that run at the same time on a GPU run one
 /// after the other here, each for a *segment*: until it waits for other warps, or ends. A *phase*

@@ -19,7 +19,7 @@
 #include "common/sim/block.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/messages/symbols.h"
-#include "common/sim/observers/sectors.h"
+#include "common/sim/observers/l2.h"
 #include "common/sim/observers/watchers.h"
 #include "common/sim/sim.h"
 

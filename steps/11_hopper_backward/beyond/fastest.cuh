@@ -18,7 +18,7 @@ inline bool short_walks(const fa::Problem& p) {
   return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048) && walks >= 4 * p.gpu.sms;
 }
 
-// Without the mask `places` gains 2 to 8%, with it nothing, and with N = 3000 it loses 2% (measured,
+// Without the mask `places` gains 2 to 8%, with it nothing; with N = 3000 it loses 2% (measured,
 // d = 128, 12 to 15 blocks per SM).
 inline bool places_pay(const fa::Problem& p) {
   const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
