@@ -79,8 +79,9 @@ def prose(text, indent=2):
     return "\n".join(out)
 
 
-def progress(done, total):
-    bar = 40
+def progress(desk):
+    bar, total = 40, len(desk.exercises)
+    done = sum(map(desk.is_done, desk.exercises))
     full = round(bar * done / total)
     return f"[{paint('green', '#' * full)}{'-' * (bar - full)}] {done}/{total} done"
 

@@ -84,8 +84,7 @@ class Watch:
         return True
 
     def head(self):
-        done = sum(self.desk.is_done(e) for e in self.desk.exercises)
-        return show.progress(done, len(self.desk.exercises)) + "\n" + show.title(self.desk.current)
+        return show.progress(self.desk) + "\n" + show.title(self.desk.current)
 
     def foot(self):
         """The keys that have an effect here."""
