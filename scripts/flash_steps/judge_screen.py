@@ -6,7 +6,6 @@ import textwrap
 from . import ladder
 
 WIDE = min(shutil.get_terminal_size((100, 24)).columns, 100)
-WORDS = {"inaccurate": "inexact", "changed": "wrong", "host": "cheats"}  # of a verdict
 
 
 def ran(runs):
@@ -46,8 +45,7 @@ def screen(verdict, name):
         rows.append(("right", f"{what}: {tried}. {errors}"))
         rows.append(("findings", "none: no race, no uninitialised read, no access out of bounds"))
     else:
-        word = WORDS.get(verdict["kind"], verdict["kind"])
-        rows.append((word, f"{verdict['message']} ({verdict['problem']})"))
+        rows.append((verdict["kind"], f"{verdict['message']} ({verdict['problem']})"))
         for finding in verdict["findings"][1:4]:
             rows.append(("", finding["message"]))
         if right:
