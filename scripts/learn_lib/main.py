@@ -124,8 +124,7 @@ def run(arguments, desk):
 
 def hint(arguments, desk):
     exercise = wanted(arguments, desk)
-    number, text = desk.next_hint(exercise)
-    print(f"{exercise.title}: hint {number} of {len(exercise.hints)}\n{show.prose(text)}")
+    print(exercise.title + "\n" + show.hint(desk, exercise))
 
 
 def answer(arguments, desk):

@@ -272,6 +272,11 @@ def right(exercise, v):
     return prose(f"Right on {problems}; no finding.") + (f"\n\n{last}" if last else "")
 
 
+def hint(desk, exercise):
+    number, text = desk.next_hint(exercise)
+    return paint("bold", f"  hint {number} of {len(exercise.hints)}") + "\n" + prose(text)
+
+
 def after_success(exercise, desk):
     """The next steps: a solution, a question, the place in the ladder."""
     chapter = ROOT / "steps" / exercise.step / "README.md"
