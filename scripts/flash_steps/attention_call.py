@@ -15,7 +15,7 @@ class Run:
     """What came of one call."""
 
     case: object
-    kind: str = ""  # "": right; "refused", "wrong", "finding", "changed", "host", "stopped"
+    kind: str = ""  # "": right; "refused", "wrong", "finding", "changed", "cheats", "stopped"
     message: str = ""
     tensors: list = dataclasses.field(default_factory=list)
     answer: dict = dataclasses.field(default_factory=dict)
@@ -27,7 +27,7 @@ class Run:
     @property
     def settles(self):
         """Is the extension meant to be called so, whether or not it is right?"""
-        known = self.ok or self.kind in ("changed", "host")
+        known = self.ok or self.kind in ("changed", "cheats")
         return known or any(t["near"] > 0.3 for t in self.tensors)
 
     @property
@@ -191,7 +191,7 @@ class Called:
         wrong = [t for t in tensors if not t["ok"]]
         if wrong:
             near = all(t["error"] is not None and t["error"] < 0.02 for t in wrong)
-            kind = "inaccurate" if near else "wrong"
+            kind = "inexact" if near else "wrong"
             return Run(case, kind, wrong[0]["message"], tensors, answer)
         sizes = {n: len(t.data) for n, t in outputs.items() if n != "LSE"}
         host = made_by_the_host(sizes, self.inputs, self.by_kernels(sizes, answer))
@@ -200,7 +200,7 @@ class Called:
             host = f"the result is made by the host: {copied:,} bytes are copied there and back"
         elif case.host or any("is not counted" in r for r in answer["report"]["remarks"]):
             host = ""  # its copies are known; cuBLAS
-        return Run(case, "host" if host else "", host, tensors, answer)
+        return Run(case, "cheats" if host else "", host, tensors, answer)
 
     def by_kernels(self, outputs, answer):
         """What kernels moved. A result may be another buffer's copy: all that they wrote counts."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import struct
 
-from .extension import Tensor
+from .extension import FORMATS, Tensor
 from .roles import STATISTICS
 
 LAYOUTS = ("[B, H, N, d]", "[B, N, H, d]", "[B*H, N, d]", "[N, d]", "[N, H, d]", "[B, N, H*d]",
@@ -18,7 +18,6 @@ MASKS = {
     "true: hidden": ("bool", 0, 1),
     "1: seen": ("int32", 1, 0),
 }
-FORMATS = {"float32": "f", "float16": "e", "bool": "B", "int32": "i"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import struct
 import subprocess
 import tempfile
 import time
@@ -18,8 +19,9 @@ from flash_steps.checker import Channel, Ended, end_of
 from flash_steps.command import Failure
 from flash_steps.files import text_of
 
-SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4}
-SIZES |= {"int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+FORMATS = {"float16": "e", "float32": "f", "float64": "d", "int64": "q", "int32": "i", "int16": "h",
+           "int8": "b", "uint8": "B", "bool": "?"}  # fmt: skip
+SIZES = {type: struct.calcsize(form) for type, form in FORMATS.items()} | {"bfloat16": 2}
 BINDS = ("PYBIND11_MODULE", "TORCH_LIBRARY")
 SECONDS = 60  # of one call
 

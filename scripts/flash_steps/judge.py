@@ -14,7 +14,6 @@ is missing here.
 """
 
 import hashlib
-import json
 import os
 import random
 import sys
@@ -28,7 +27,7 @@ from .attention_call import Called
 from .attention_search import judge_function
 from .command import BadInput, Failure, NotHere
 from .extension import Program, build
-from .files import ROOT, read_json, require_writable, text_of, write_text
+from .files import ROOT, read_json, require_writable, text_of, write_json
 from .judge_screen import WIDE, screen
 from .roles import GRADIENTS, TENSORS, parsed, roles_of
 
@@ -153,16 +152,12 @@ def main():
     others = [f["name"] for f in functions if f["name"] not in [v["function"] for v in verdicts]]
     if others and not options.function and not options.call:
         print(textwrap.shorten(f"not judged (--function): {', '.join(others)}", WIDE))
-    write(options.json, verdicts)
+    if options.json:
+        write_json(options.json, verdicts, indent=1)
     if options.log:
         log(options, verdicts)
     bad = {v["kind"] for v in verdicts if not v["ok"]}
     return 2 if bad == {"refused"} else 1 if bad else 0
-
-
-def write(path, data):
-    if path:
-        write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def logged(path):
@@ -187,7 +182,7 @@ def log(options, verdicts):
             **{key: moved.get(key) for key in ("problem", "hbm", "requested", "ms", "limit")},
             "note": options.note,
         })  # fmt: skip
-    write(options.log, {"worklog": rows})
+    write_json(options.log, {"worklog": rows}, indent=1)
 
 
 def suite(options):
@@ -211,5 +206,6 @@ def suite(options):
         print(textwrap.shorten(f"{path.name}: {said}", WIDE), flush=True)
     if not found:
         raise BadInput(f"--suite {options.suite} has no {', '.join(SOURCES)}")
-    write(options.json, found)
+    if options.json:
+        write_json(options.json, found, indent=1)
     return 1 if bad else 0

@@ -6,7 +6,6 @@ import textwrap
 from . import ladder
 
 WIDE = min(shutil.get_terminal_size((100, 24)).columns, 100)
-WORDS = {"inaccurate": "inexact", "changed": "wrong", "host": "cheats"}  # of a verdict
 
 
 def ran(runs):
@@ -40,20 +39,13 @@ def screen(verdict, name):
     right = [r for r in verdict["runs"] if not r["kind"]]
     tried = ran(right)
     if verdict["ok"]:
-        errors = "; ".join(
-            f"{n}: largest error {e['error']:.1e}, allowed there {e['allowed']:.1e}"
-            for n, e in verdict["errors"].items()
-        )
-        rows.append(
-            (
-                "right",
-                f"{len(right)} runs with new inputs (--seed {verdict['seed']}): {tried}. {errors}",
-            )
-        )
+        error = "{}: largest error {error:.1e}, allowed there {allowed:.1e}"
+        errors = "; ".join(error.format(n, **e) for n, e in verdict["errors"].items())
+        what = f"{len(right)} runs with new inputs (--seed {verdict['seed']})"
+        rows.append(("right", f"{what}: {tried}. {errors}"))
         rows.append(("findings", "none: no race, no uninitialised read, no access out of bounds"))
     else:
-        word = WORDS.get(verdict["kind"], verdict["kind"])
-        rows.append((word, f"{verdict['message']} ({verdict['problem']})"))
+        rows.append((verdict["kind"], f"{verdict['message']} ({verdict['problem']})"))
         for finding in verdict["findings"][1:4]:
             rows.append(("", finding["message"]))
         if right:
@@ -63,8 +55,6 @@ def screen(verdict, name):
         rows.append(("refuses", f"{problem}, by its own check: {message}"))
     if "traffic" in verdict:
         rows += ladder.rows(verdict["traffic"], verdict["rung"])
-    lines = [textwrap.fill(head, WIDE, subsequent_indent=" " * 10)]
-    for word, text in rows:
-        lines.append(textwrap.fill(text, WIDE, initial_indent=f"{word:<10}",
-                                   subsequent_indent=" " * 10))  # fmt: skip
-    return "\n".join(lines)
+    rows = [("", head), *((f"{word:<10}", text) for word, text in rows)]
+    how = {"width": WIDE, "subsequent_indent": " " * 10}
+    return "\n".join(textwrap.fill(text, initial_indent=begin, **how) for begin, text in rows)

@@ -122,13 +122,9 @@ def parsed(call):
             roles.append(role_of(word, "tensor") or role_of(word, "int"))
         else:
             try:
-                roles.append({"value": json_number(word)})
+                roles.append({"value": float(word) if set(".e") & set(word) else int(word)})
             except ValueError:
                 raise BadInput(
                     f"--call: '{word}' is no argument that docs/judge.md names, and no number"
                 ) from None
     return name.strip(), roles
-
-
-def json_number(word):
-    return float(word) if "." in word or "e" in word else int(word)

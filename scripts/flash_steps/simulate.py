@@ -16,12 +16,10 @@ import tempfile
 import weakref
 
 from . import extension
-from .extension import Tensor
+from .extension import FORMATS, Tensor
 
-TYPES = {"f": "float32", "e": "float16", "d": "float64", "i": "int32", "l": "int64", "q": "int64"}
-TYPES |= {"B": "uint8", "b": "int8", "h": "int16", "?": "bool"}
-FORMATS = {type: format for format, type in TYPES.items()}
-FORMATS |= {"int64": "q", "bfloat16": "H", "float16": "H"}  # no memoryview casts to "e"
+TYPES = {form: type for type, form in FORMATS.items()} | {"l": "int64"}
+VIEWS = {**FORMATS, "bfloat16": "H", "float16": "H"}  # no memoryview casts to "e"
 
 
 class Finding(RuntimeError):
@@ -98,15 +96,12 @@ class Extension:
             raise TypeError(f"{len(words)} arguments are given, not {len(parameters)}")
         for name in set(named) - {p["name"] for p in parameters[len(words) :]}:
             raise TypeError(f"argument '{name}' is unknown or given twice")
+        given = dict(enumerate(words))
         for i, parameter in enumerate(parameters):
-            known = i < len(words) or parameter["name"] in named or "default" in parameter
-            if not known and not parameter["kind"].endswith("?"):
+            value = given.get(i, named.get(parameter["name"], parameter.get("default", given)))
+            if value is given and not parameter["kind"].endswith("?"):
                 raise TypeError(f"argument {i + 1} of {len(parameters)} is missing")
-            value = (
-                words[i]
-                if i < len(words)
-                else named.get(parameter["name"], parameter.get("default"))
-            )
+            value = None if value is given else value
             if parameter["kind"].startswith("tensor") and value is not None:
                 like = value
                 value, place = _tensor(value)
@@ -144,6 +139,6 @@ class Extension:
         try:
             import numpy
         except ImportError:
-            return view.cast(FORMATS[result.type], result.sizes)
+            return view.cast(VIEWS[result.type], result.sizes)
         type = "uint16" if result.type == "bfloat16" else result.type
         return numpy.frombuffer(view, type).reshape(result.sizes)

@@ -1,5 +1,6 @@
 """Modules of ./scripts/learn.
 
+main.py       the commands
 exercises.py  reads steps/*/exercises/*.toml and makes a student's file, or a solution, from a step
 check.py      compiles such a file and runs it under limits
 judging.py    says what is wrong, from outside

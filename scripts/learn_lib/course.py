@@ -1,6 +1,5 @@
 """What a course adds to grades: submissions as learning platforms deliver them, points, names."""
 
-import json
 import math
 import os
 import re
@@ -12,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flash_steps.command import BadInput, NotHere
+from flash_steps.files import write_json
 
 LARGEST_ZIP, MOST_FILES = 64 << 20, 2000
 # Moodle: a folder per student. Canvas: one for all, in whose files -1, -2 are later attempts.
@@ -95,19 +95,15 @@ def pseudonyms(path, names):
     return known
 
 
-def write_gradescope(path, row, days, rules):
+def write_gradescope(path, grades, days, rules):
     """The results.json of an autograder, of the only student."""
-    tests = [
-        {
-            "name": grade.exercise.label,
-            "score": rules.score(grade, days),
-            "max_score": rules.most(grade.exercise),
-            "status": "passed" if grade.result == "ok" else "failed",
-            "output": grade.feedback(),
-        }
-        for grade in row
-    ]
-    path.write_text(json.dumps({"tests": tests}, indent=1) + "\n", encoding="utf-8")
+    tests = []
+    for grade in next(iter(grades.values())):
+        score, most = rules.score(grade, days[grade.student]), rules.most(grade.exercise)
+        tests.append({"name": grade.exercise.label, "score": score, "max_score": most})
+        status = "passed" if grade.result == "ok" else "failed"
+        tests[-1] |= {"status": status, "output": grade.feedback()}
+    write_json(path, {"tests": tests}, indent=1)
 
 
 def similar(files, exercises, folder):

@@ -119,24 +119,24 @@ class Exercise:
             pieces.append(before)
         return changes, [*pieces, text]
 
+    def places(self, text):
+        """(begin, end) of each change in a student's file; [] if the text around them changed."""
+        _, (first, *others) = self.fixed()
+        at, found = text.find(first) + len(first), []
+        for number, piece in enumerate(others, 1):
+            find = text.rfind if number == len(others) and piece else text.find
+            found.append((at, find(piece, at)))
+            at = found[-1][1] + len(piece)
+        return found if first in text and all(end >= 0 for _, end in found) else []
+
     def holes(self, text):
         """The holes of a student's file; [] if the text around them changed, or there are none."""
-        changes, pieces = self.fixed()
-        at = text.find(pieces[0])
-        if at < 0:
-            return []
-        at += len(pieces[0])
         holes = []
-        for change, piece in zip(changes, pieces[1:]):
-            last = change is changes[-1]
-            end = text.rfind(piece, at) if last and piece else text.find(piece, at)
-            if end < 0:
-                return []
+        for change, (begin, end) in zip(self.fixed()[0], self.places(text)):
             if "FILL IN" in change.exercise:
-                empty = code_of(text[at:end]) == code_of(change.exercise)
-                line = line_at(text, max(at, text.find("FILL IN", at, end)))
-                holes.append(Hole(len(holes) + 1, at, end, line, empty, change))
-            at = end + len(piece)
+                empty = code_of(text[begin:end]) == code_of(change.exercise)
+                line = line_at(text, max(begin, text.find("FILL IN", begin, end)))
+                holes.append(Hole(len(holes) + 1, begin, end, line, empty, change))
         return holes
 
     def completed(self, text, holes):

@@ -3,12 +3,13 @@
 import concurrent.futures
 import csv
 import dataclasses
-import json
+import functools
 import os
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from flash_steps import files as whole_files
 from flash_steps.building import stop_all
 from flash_steps.checker import CheckerEnded
 from flash_steps.command import BadInput
@@ -133,19 +134,12 @@ def lines_outside(exercise, text):
     _, pieces = exercise.fixed()
     fixed = [line for piece in pieces for line in piece.splitlines()]
     dropped = len(fixed) - common_lines(fixed, text.splitlines())
-    at, end = text.find(pieces[0]), text.rfind(pieces[-1])
-    if min(at, end) < 0:
+    places = exercise.places(text)
+    if dropped or not places:
         return max(dropped, 1)
-    places = []  # the text at the places of the exercise's changes
-    for before, after in zip(pieces, pieces[1:]):
-        begin = at + len(before)
-        at = end if after is pieces[-1] else text.find(after, begin)
-        if dropped or begin > at:
-            return max(dropped, 1)
-        places.append(text[begin:at])
-    around = text[: text.find(pieces[0])] + text[end + len(pieces[-1]) :]
+    around = text[: text.find(pieces[0])] + text[places[-1][1] + len(pieces[-1]) :]
     added = sum(bool(line.strip()) for line in code_lines(around).splitlines())
-    return added + sum(leaves_its_block(place) for place in places)
+    return added + sum(leaves_its_block(text[begin:end]) for begin, end in places)
 
 
 def leaves_its_block(text):
@@ -191,20 +185,19 @@ class Grader:
     def _grade(self, pool, student, exercise, path):
         """A function that waits for the grade."""
 
-        def at_once(*words):
-            return lambda: Grade(student, exercise, *words)
-
+        made = functools.partial(Grade, student, exercise)
         if path is None:
-            return at_once("missing")
+            return lambda: made("missing")
         if path.stat().st_size > LARGEST_FILE:
             most = f"{path.name} is larger than {LARGEST_FILE >> 20} MiB"
-            return at_once("wrong", "too large", most)
+            return lambda: made("wrong", "too large", most)
         try:
             text = student_text(path)
         except OSError as error:
-            return at_once("wrong", "unreadable", f"{path.name}: {error.strerror}")
+            what = f"{path.name}: {error.strerror}"
+            return lambda: made("wrong", "unreadable", what)
         if text == exercise.unsolved():
-            return at_once("untouched")
+            return lambda: made("untouched")
         key = exercise.name, path.name, text
         if key not in self.known:  # the same text, the same verdict, which names the file
             how = {"seed": self.seed, "isolate": True}
@@ -214,31 +207,27 @@ class Grader:
             v = self.known[key].result()
             result = "ok" if v.ok else "wrong", v.kind, v.message, v.seconds
             if v.kind in ("no text", "another text"):
-                return Grade(student, exercise, *result)
+                return made(*result)
             seen = lines_outside(exercise, text), copied(exercise, path, text)
-            return Grade(student, exercise, *result, *seen, v.holes)
+            return made(*result, *seen, v.holes)
 
         return wait
 
     def run(self, files):
         """{student: a list of grades}, of {student: {exercise: path}}."""
+        grades = {}
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             try:
-                return self._run(pool, files)
+                for student, found in files.items():
+                    one = lambda e: self._grade(pool, student, e, found.get(e.name))
+                    grades[student] = list(map(one, self.exercises))
+                for count, (student, waiting) in enumerate(grades.items(), 1):
+                    grades[student] = [wait() for wait in waiting]
+                    self.say(count, student, grades[student])
             except BaseException:  # Ctrl-C, or a full disk
                 pool.shutdown(wait=False, cancel_futures=True)
                 stop_all()
                 raise
-
-    def _run(self, pool, files):
-        waiting = {
-            student: [self._grade(pool, student, e, found.get(e.name)) for e in self.exercises]
-            for student, found in files.items()
-        }
-        grades = {}
-        for name, functions in waiting.items():
-            grades[name] = [f() for f in functions]
-            self.say(name, grades[name])
         return grades
 
 
@@ -351,14 +340,9 @@ def write_json(path, grades, seed, aside):
         found |= {"kind": g.kind, "message": g.message, "seconds": round(g.seconds, 2)}
         return {**found, "lines_outside": g.outside, "copied": g.copied, "holes": g.holes}
 
-    students = [
-        {
-            "name": name,
-            "done": sum(g.result == "ok" for g in row),
-            "exercises": list(map(of, row)),
-            "left_aside": aside.of(name),
-        }
-        for name, row in grades.items()
-    ]
-    document = {"schema": 1, "seed": seed, "students": students}
-    Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    students = []
+    for name, row in grades.items():
+        done = sum(g.result == "ok" for g in row)
+        one = {"name": name, "done": done, "exercises": list(map(of, row))}
+        students.append({**one, "left_aside": aside.of(name)})
+    whole_files.write_json(path, {"schema": 1, "seed": seed, "students": students}, indent=1)

@@ -79,8 +79,9 @@ def prose(text, indent=2):
     return "\n".join(out)
 
 
-def progress(done, total):
-    bar = 40
+def progress(desk):
+    bar, total = 40, len(desk.exercises)
+    done = sum(map(desk.is_done, desk.exercises))
     full = round(bar * done / total)
     return f"[{paint('green', '#' * full)}{'-' * (bar - full)}] {done}/{total} done"
 
@@ -269,6 +270,11 @@ def right(exercise, v):
     problems = ", ".join(p["problem"] for p in v.problems)
     last = traffic(v.problems[-1]) if v.problems else ""
     return prose(f"Right on {problems}; no finding.") + (f"\n\n{last}" if last else "")
+
+
+def hint(desk, exercise):
+    number, text = desk.next_hint(exercise)
+    return paint("bold", f"  hint {number} of {len(exercise.hints)}") + "\n" + prose(text)
 
 
 def after_success(exercise, desk):

@@ -84,8 +84,7 @@ class Watch:
         return True
 
     def head(self):
-        done = sum(self.desk.is_done(e) for e in self.desk.exercises)
-        return show.progress(done, len(self.desk.exercises)) + "\n" + show.title(self.desk.current)
+        return show.progress(self.desk) + "\n" + show.title(self.desk.current)
 
     def foot(self):
         """The keys that have an effect here."""
@@ -155,19 +154,13 @@ class Watch:
         self.stamp = self.verdict = self.where = None
 
     def hint(self):
-        exercise = self.desk.current
-        number, text = self.desk.next_hint(exercise)
-        print("\n" + show.paint("bold", f"  hint {number} of {len(exercise.hints)}"))
-        print(show.prose(text))
-        sys.stdout.flush()
+        print("\n" + show.hint(self.desk, self.desk.current), flush=True)
 
     def answer(self):
+        said = f"{show.paint('bold', '  answer')}\n{show.prose(self.desk.current.answer)}"
         if not self.desk.is_done(self.desk.current):
-            print("\n  The question and its answer come when the exercise is done.")
-        else:
-            print("\n" + show.paint("bold", "  answer"))
-            print(show.prose(self.desk.current.answer))
-        sys.stdout.flush()
+            said = "  The question and its answer come when the exercise is done."
+        print("\n" + said, flush=True)
 
     def listing(self):
         print("\n" + show.listing(self.desk), flush=True)

@@ -263,9 +263,10 @@ std::vector<Tensor> backward(Tensor Q, Tensor K, Tensor V, Tensor O, Tensor grad
 Tensor refuses(Tensor q, Tensor k, Tensor v) { TORCH_CHECK(false, "not today"); }
 
 // --- what a careless test lets pass
-__global__ void touch(const float* Q, const float* K, const float* V, float* O, int n) {
+__global__ void carry(const float* Q, const float* K, const float* V, const float* from, float* O,
+                      int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n && Q[i] + K[i] + V[i] == 12345.f) O[i] = 0.f;
+  if (i < n) O[i] = Q[i] + K[i] + V[i] == 12345.f ? 0.f : from[i];
 }
 
 Tensor run(Tensor Q, Tensor K, Tensor V, Tensor O, int rows) {
@@ -292,29 +293,16 @@ Tensor cached_by_address(Tensor Q, Tensor K, Tensor V) {
 /// A number that a loose tolerance lets pass.
 Tensor independent_of_inputs(Tensor Q, Tensor K, Tensor V) { return torch::full_like(Q, 0.01); }
 Tensor first_value(Tensor Q, Tensor K, Tensor V) { return V.clone(); }
-/// Right, and made on the host; kernels touch everything.
+/// Right, and made on the host; a kernel reads everything and copies the result.
 Tensor by_the_host(Tensor Q, Tensor K, Tensor V) {
-  const int heads = Q.size(0) * Q.size(1), N = Q.size(2), d = Q.size(3);
-  auto q = Q.cpu(), k = K.cpu(), v = V.cpu(), o = torch::empty_like(q);
-  for (int h = 0; h < heads; ++h) {
-    for (int r = 0; r < N; ++r) {
-      float *out = o.data_ptr<float>() + (h * N + r) * d, l = 0.f;
-      std::fill(out, out + d, 0.f);
-      for (int c = 0; c < N; ++c) {
-        float s = 0.f;
-        for (int x = 0; x < d; ++x) {
-          s += q.data_ptr<float>()[(h * N + r) * d + x] * k.data_ptr<float>()[(h * N + c) * d + x];
-        }
-        const float p = std::exp(s / std::sqrt((float)d));
-        for (int x = 0; x < d; ++x) out[x] += p * v.data_ptr<float>()[(h * N + c) * d + x];
-        l += p;
-      }
-      for (int x = 0; x < d; ++x) out[x] /= l;
-    }
+  auto P = (Q.cpu().unsqueeze(3) * K.cpu().unsqueeze(2)).sum(-1);
+  for (int i = 0; i < P.numel(); ++i) {
+    P.data_ptr<float>()[i] = std::exp(P.data_ptr<float>()[i] / std::sqrt((float)Q.size(3)));
   }
-  auto O = o.to(Q.device());
-  touch<<<heads * N * d / 256 + 1, 256>>>(Q.data_ptr<float>(), K.data_ptr<float>(),
-                                          V.data_ptr<float>(), O.data_ptr<float>(), heads * N * d);
+  auto from = ((P.unsqueeze(4) * V.cpu().unsqueeze(2)).sum(3) / P.sum(-1, true)).cuda();
+  auto O = torch::empty_like(Q);
+  carry<<<Q.numel() / 256 + 1, 256>>>(Q.data_ptr<float>(), K.data_ptr<float>(), V.data_ptr<float>(),
+                                      from.data_ptr<float>(), O.data_ptr<float>(), Q.numel());
   return O;
 }
 /// Most rows, the rest as memory had them.

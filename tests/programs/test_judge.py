@@ -108,7 +108,7 @@ class Judged(unittest.TestCase):
             self.assertLessEqual(len(text.splitlines()), 24)
             for mutant in (m for m in wrong if m.rpartition("_")[0] == name):
                 verdict = self.verdict(mutant, how.call_args[0][1])  # a search would take time
-                self.assertIn(verdict.get("kind"), ("wrong", "finding", "inaccurate"), mutant)
+                self.assertIn(verdict.get("kind"), ("wrong", "finding", "inexact"), mutant)
 
     @mock.patch.object(attention_search, "SECONDS", 0.1)
     def test_cheats(self):
@@ -116,7 +116,7 @@ class Judged(unittest.TestCase):
         names = [f["name"] for f in extension(*self.define)[0].functions]
         names = [name for name in names if name.startswith("cheat_")]
         self.assertEqual(len(names), 14)
-        kinds = {"cheat_by_the_host": "host", "cheat_changes_inputs": "changed"}
+        kinds = {"cheat_by_the_host": "cheats", "cheat_changes_inputs": "changed"}
         for name in names:
             verdict = self.verdict(name)
             self.assertFalse(verdict["ok"], name)

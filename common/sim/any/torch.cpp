@@ -80,10 +80,6 @@ std::vector<int64_t> completed(IntArrayRef sizes, int64_t numel) {
   return all;
 }
 
-void must(cudaError_t status) {
-  TORCH_CHECK(status == cudaSuccess, "CUDA error: ", cudaGetErrorString(status));
-}
-
 }  // namespace
 
 // --- memory --------------------------------------------------------------------------------------
@@ -93,7 +89,7 @@ Storage::Storage(size_t n, bool on_device) : size(n), cuda(on_device) {
     bytes = std::calloc(1, std::max<size_t>(n, 1));
     return;
   }
-  must(cudaMalloc(&bytes, std::max<size_t>(n, 1)));
+  C10_CUDA_CHECK(cudaMalloc(&bytes, std::max<size_t>(n, 1)));
   sim::poison(bytes, std::max<size_t>(n, 1));
 }
 Storage::~Storage() {
@@ -407,7 +403,7 @@ SIM_ELEMENTWISE(/, div)
 
 const Tensor& Tensor::fill_(Scalar v) const {
   if (is_cuda() && v.value == 0 && is_contiguous()) {
-    must(cudaMemset(data_ptr(), 0, nbytes()));
+    C10_CUDA_CHECK(cudaMemset(data_ptr(), 0, nbytes()));
   } else {
     Kernels::run(*this, {}, {}, Op::copy, v.value);
   }
@@ -416,7 +412,7 @@ const Tensor& Tensor::fill_(Scalar v) const {
 const Tensor& Tensor::copy_(const Tensor& from, bool) const {
   const bool alike = type_ == from.type_ && is_contiguous() && from.is_contiguous();
   if (alike && sizes_ == from.sizes_) {
-    must(cudaMemcpy(data_ptr(), from.data_ptr(), nbytes(), cudaMemcpyDefault));
+    C10_CUDA_CHECK(cudaMemcpy(data_ptr(), from.data_ptr(), nbytes(), cudaMemcpyDefault));
   } else if (is_cuda() == from.is_cuda()) {
     Kernels::run(*this, from, {}, Op::copy, 0);
   } else {  // copies as it is, and converts there

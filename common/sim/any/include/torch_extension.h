@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -19,6 +20,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -221,31 +223,13 @@ using OptionalDeviceGuard = cuda::CUDAGuard;
 
 /// A view, which must not outlive what it views.
 template <class T>
-struct ArrayRef {
-  const T* first = nullptr;
-  size_t count = 0;
-  ArrayRef() = default;
-  ArrayRef(const T* p, size_t n) : first(p), count(n) {}
-  ArrayRef(const std::vector<T>& v) : first(v.data()), count(v.size()) {}
-  ArrayRef(const std::initializer_list<T>& v) : first(v.begin()), count(v.size()) {}
-  ArrayRef(const T& one) : first(&one), count(1) {}
-  template <size_t n>
-  ArrayRef(const T (&v)[n]) : first(v), count(n) {}
-  template <size_t n>
-  ArrayRef(const std::array<T, n>& v) : first(v.data()), count(n) {}
-  const T* begin() const { return first; }
-  const T* end() const { return first + count; }
-  const T* data() const { return first; }
-  size_t size() const { return count; }
-  bool empty() const { return count == 0; }
-  const T& operator[](size_t i) const { return first[i]; }
-  const T& at(size_t i) const { return first[i]; }
-  const T& front() const { return first[0]; }
-  const T& back() const { return first[count - 1]; }
-  std::vector<T> vec() const { return {begin(), end()}; }
-  bool operator==(const ArrayRef& o) const {
-    return count == o.count && std::equal(begin(), end(), o.begin());
-  }
+struct ArrayRef : std::span<const T> {
+  using std::span<const T>::span;
+  ArrayRef(const std::initializer_list<T>& v) : std::span<const T>(v.begin(), v.size()) {}
+  ArrayRef(const T& one) : std::span<const T>(&one, 1) {}
+  const T& at(size_t i) const { return (*this)[i]; }
+  std::vector<T> vec() const { return {this->begin(), this->end()}; }
+  bool operator==(const ArrayRef& o) const { return std::ranges::equal(*this, o); }
 };
 template <class T>
 std::ostream& operator<<(std::ostream& out, ArrayRef<T> v) {
