@@ -203,7 +203,8 @@ def tensor_function(words, f):
 class Translator:
     """`simulator`: the folder of the simulator's headers, whose calls stay unchanged. `arithmetic`:
     casts and shifts of device code compute as on a GPU (any/arithmetic.h). Finds the user's
-    `files`, `host_calls`, whether the text `has_own_new`, and the host's `tensor_functions`."""
+    `files`, `host_calls`, alignments of shared arrays beyond 1024 (`wide`), whether the text
+    `has_own_new`, and the host's `tensor_functions`."""
 
     def __init__(self, simulator, arithmetic=False):
         self.place = ["", 1]
@@ -213,7 +214,7 @@ class Translator:
         self.simulator = simulator
         self.arithmetic = arithmetic
         self.files, self.host_calls, self.has_own_new = set(), [], False
-        self.tensor_functions = []
+        self.tensor_functions, self.wide = [], []
 
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
@@ -523,7 +524,11 @@ class Translator:
         is_extern, bracket, words = begin < i, None, []
         while self.text_at(k) not in (";", "=", "{", ")", "__shared__", ""):
             if self.text_at(k) in ("__attribute__", "alignas"):
-                k = self.next(self.partner(self.next(k)))
+                end = self.partner(self.next(k))
+                bytes_of = re.search(r"(?:aligned|alignas)\W*(\d+)", self.plain(k, end))
+                if bytes_of and int(bytes_of[1]) > 1024:
+                    self.wide.append((bytes_of[1], self.tokens[k].line))
+                k = self.next(end)
                 continue
             if self.text_at(k) == "extern":
                 is_extern = True

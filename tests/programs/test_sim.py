@@ -113,7 +113,7 @@ ERRORS = {
         int host() { return 1; }
         __device__ int both() { return 2; }
         __global__ void k(const float* x, float* y, int n) {
-          float s;
+          extern __shared__ __align__(2048) char t[]; float s;
           for (int i = 0; i < n; ++i) y[i] = s += x[i];  // HERE
           if (n == 7) *y = host() + both() + rand() + std::min(1, 2);
         }
@@ -126,6 +126,7 @@ ERRORS = {
         r"remark: s may be read before it is set \(unset.cu:@\), .*\n.*"
         r"remark: host is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
         r"remark: rand is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
+        r"remark: shared memory is aligned to 1024 bytes at most, not 2048 \(unset.cu:4\)\n"
         r"no finding: no race, no uninitialised read of memory, ",
         *(0, ("--analyse",)),
     ),
