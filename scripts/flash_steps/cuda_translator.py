@@ -880,7 +880,7 @@ class Translator:
             self.tokens[opens].text = '("" ::: "memory"'
             return
         outputs, inputs = (
-            [self.operand(*part) for part in self.split(*piece) if self.plain(*part)]
+            [x for part in self.split(*piece) for x in self.operands(*part)]
             for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
         )
         try:
@@ -890,15 +890,19 @@ class Translator:
         self.blank(i + 1, closes + 1)
         self.tokens[i].text = code
 
-    def operand(self, begin, end):
-        """ "=r"(x) -> ("=r", "x"); [name] "=r"(x) -> ("name", "=r", "x")"""
-        strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
-        if not strings:
-            raise TranslationError("an operand without a constraint", self.tokens[begin].line)
-        opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
-        constraint = spoken(self.tokens[strings[0]])
-        while self.kind_at(opens) == "string":  # "=" "r"
-            constraint += spoken(self.tokens[opens])
-            opens = self.next(opens)
-        of = (constraint, self.plain(opens + 1, self.partner(opens)))
-        return (name, *of) if name else of
+    def operands(self, begin, end):
+        """ "=r"(x) -> ("=r", "x"); [name] "=r"(x) -> ("name", "=r", "x"). Several where commas are
+        missing, as nvcc takes it."""
+        while self.plain(begin, end):
+            strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
+            if not strings:
+                raise TranslationError("an operand without a constraint", self.tokens[begin].line)
+            opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
+            constraint = spoken(self.tokens[strings[0]])
+            while self.kind_at(opens) == "string":  # "=" "r"
+                constraint += spoken(self.tokens[opens])
+                opens = self.next(opens)
+            closes = self.partner(opens)
+            of = (constraint, self.plain(opens + 1, closes))
+            yield (name, *of) if name else of
+            begin = closes + 1

@@ -409,7 +409,7 @@ asm("" : "+r"(x)); => asm("" ::: "memory");
 extern int x asm("foo"), y; => same
 asm("mov.u32 %[to], %[from]\073" : [to] "=r"(x) : [from] "r"(y)); =>
     do { { ::sim::any::move(x, y); } } while (0);
-asm volatile("st.u32 [%0], %1;" :: "l"(p), "r"(f(a, b)) : "memory"); =>
+asm volatile("st.u32 [%0], %1;" :: "l"(p) "r"(f(a, b)) : "memory"); =>
     do { { *::sim::ptx::global_pointer<uint32_t>(p) = ::sim::ptx::as<uint32_t>(f(a, b)); } } while
     (0);
 # 1 "a.cu"¶# 1 "/x.h" 1 3¶asm("y;");¶# 3 "a.cu" 2¶asm("nanosleep.u32 1;"); =>
