@@ -77,16 +77,16 @@ __global__ void clusters(unsigned* p) {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(p[blockIdx.x]));
 }
 // A cluster of three dimensions: what each block knows of its place, which follows from blockIdx.
-#define SPECIAL(name, axis) \
-  [] { \
-    unsigned v; \
+#define SPECIAL(name, axis)                        \
+  [] {                                             \
+    unsigned v;                                    \
     asm("mov.u32 %0, %%" name axis ";" : "=r"(v)); \
-    return v; \
+    return v;                                      \
   }()
-#define PLACE(axis, clusters) \
+#define PLACE(axis, clusters)                                                              \
   SPECIAL("cluster_ctaid.", #axis) == blockIdx.axis % 2 && at.axis == blockIdx.axis % 2 && \
-      SPECIAL("cluster_nctaid.", #axis) == 2 && size.axis == 2 && \
-      SPECIAL("clusterid.", #axis) == blockIdx.axis / 2 && \
+      SPECIAL("cluster_nctaid.", #axis) == 2 && size.axis == 2 &&                          \
+      SPECIAL("clusterid.", #axis) == blockIdx.axis / 2 &&                                 \
       SPECIAL("nclusterid.", #axis) == clusters
 __global__ void __cluster_dims__(2, 2, 2) places(unsigned* wrong) {
   const auto cluster = cooperative_groups::this_cluster();

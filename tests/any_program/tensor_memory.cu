@@ -161,8 +161,8 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   }
 }
 
-// D[kRows][32] = A[kRows][] B[32][]^T, of 128 bytes in fp16 or tf32, or of 32 in e4m3. `scales`: 2^e
-// of each row of A, then of B, as tensor memory has them.
+// D[kRows][32] = A[kRows][] B[32][]^T, of 128 bytes in fp16 or tf32, or of 32 in e4m3. `scales`:
+// 2^e of each row of A, then of B, as tensor memory has them.
 template <class T, int kRows, bool kScaled>
 __global__ void product(const T* A, const T* B, const uint4* scales, float* D, float* largest) {
   constexpr int kRow = 128 / sizeof(T), kChunk = 16 / sizeof(T);
@@ -409,9 +409,9 @@ void check_product(float rest = 0) {
       sum += of_a(i / kN * K + k) * of_b(i % kN * K + k);
       if (k == K / 4 - 1) first = sum;
     }
-    EXPECT(D[i] == (kBytes          ? ldexpf(sum, e(i / kN) + e(i % kN + 2))
+    EXPECT(D[i] == (kBytes         ? ldexpf(sum, e(i / kN) + e(i % kN + 2))
                     : i / kN == 31 ? sum
-                                    : first + sum / 2));
+                                   : first + sum / 2));
   }
   for (int i = 0; i < kM && kScaled; ++i) {
     EXPECT(largest[i] == fmaxf(fabsf(D[i * kN]), fabsf(D[i * kN + 1])));

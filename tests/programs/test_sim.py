@@ -255,6 +255,11 @@ ERRORS = {
             ),
         )
     },
+    "early_store": (
+        f'#define EARLY\n#include "{FOLDER}/hopper.cu"\n',
+        r"store of A's registers, element 0, at hopper.cu:\d+ and the wgmma at hopper.cu:\d+ have no",
+        *(1, ("--analyse",)),
+    ),
     # A relaxed arrival publishes no stores, a relaxed wait acquires none.
     "relaxed": (
         program(
