@@ -257,7 +257,7 @@ ERRORS = {
     },
     "early_store": (
         f'#define EARLY\n#include "{FOLDER}/hopper.cu"\n',
-        r"store of A's registers, element 0, at hopper.cu:\d+ and the wgmma at hopper.cu:\d+ have no",
+        r"store of A's registers, element 0, at hopper.cu:\d+ and the wgmma at hopper.cu:\d+ have",
         *(1, ("--analyse",)),
     ),
     # A relaxed arrival publishes no stores, a relaxed wait acquires none.
