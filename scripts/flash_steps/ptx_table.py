@@ -137,7 +137,7 @@ def shared(address):
 
 def cp_async(match, args):
     to, source, size, *more = (group[0] for group in args)
-    filled = more[0] if more and not match["hint"] else size
+    filled = more[0] if len(more) > bool(match["hint"]) else size
     from_ = f"{PTX}::global_pointer<const void>({source})"
     return f"::sim::cp_async({shared(to)}, {from_}, {size}, {filled}, {HERE});"
 

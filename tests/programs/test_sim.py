@@ -1055,6 +1055,7 @@ class Errors(Folder):
         two, four = "{%0, %0}", "{%0, %0, %0, %0}"
         mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
         tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
+        copy = "cp.async.cg.shared.global.L2::cache_hint"
         for ptx_text, words in (
             ("mov.u32 %0, %clusterid.y;", "(x, blockIdx.y / ::sim::cluster_nctaid().y);"),
             ("mov.u32 %0, %nclusterid.z;", "(x, gridDim.z / ::sim::cluster_nctaid().z);"),
@@ -1068,6 +1069,8 @@ class Errors(Folder):
             (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1;", "(p, ::sim::Where::here()), .acc"),
             (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1, 0;", ".b_mn_major = (bool)(0), .acc"),
             (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0], %1;", "::sim::tma_load("),
+            (f"{copy} [%0], [%1], 16, %1;", "(p), 16, 16, "),
+            (f"{copy}.L2::256B [%0], [%1], 16, %0, %1;", "(p), 16, x, "),
         ):
             self.assertIn(words, inline_ptx.translate(ptx_text, [x], [p]))
         eights, mxf = "row.col.s32.u8.u8.s32", "row.col.f64.f64.f64.f64"
