@@ -140,7 +140,8 @@ __global__ void add(float* y, bool bulk, Adding how) {
     sim::bulk_send(counters, ones, sizeof ones, mine, 0, sim::Where::here(), kAdd);
   }
   if (rank == 0) {
-    if (how != Adding::no_wait && how != Adding::only_second) fa::mbarrier_wait_cluster(&full[0], 0);
+    if (how != Adding::no_wait && how != Adding::only_second)
+      fa::mbarrier_wait_cluster(&full[0], 0);
     if (two && how != Adding::only_first) fa::mbarrier_wait_cluster(&full[1], 0);
     y[t] = counters[t];
   }
@@ -388,8 +389,9 @@ ANALYSED("several blocks add to a place in any order, which is read after the wa
     SILENT(add, kTwoBlocks, y, bulk, Adding::two_waits);
     CHECK(y.download()[31] == 2);
     for (const Adding how : {Adding::only_first, Adding::only_second}) {
-      FOUND("load of counters, byte 0 at ... and a " + name + " by ... have no wait on its mbarrier",
-            add, kTwoBlocks, y, bulk, how);
+      FOUND(
+          "load of counters, byte 0 at ... and a " + name + " by ... have no wait on its mbarrier",
+          add, kTwoBlocks, y, bulk, how);
     }
   }
 }
