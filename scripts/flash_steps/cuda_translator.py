@@ -219,6 +219,8 @@ class Translator:
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
+        # By CUTLASS; nvcc's host compiler sees no kernel's body.
+        text = re.sub(r"^#pragma GCC diagnostic error .*", "", text, flags=re.MULTILINE)
         text = with_template(without_forced_recursion(text))
         parts, words = [], []
         for own, part in regions(text):

@@ -410,6 +410,7 @@ __attribute__((__noinline__)) __noinline__ __host__ void f(const __grid_constant
     __attribute__((__noinline__)) __attribute__((noinline))  void f(const  T t);
 operator<< <T>(a, b); => same
   #pragma unroll => #pragma unroll
+x;¶#pragma GCC diagnostic error "-Wextra"¶asm(""); => x;¶¶asm("" ::: "memory");
 asm("" : "+r"(x)); => asm("" ::: "memory");
 extern int x asm("foo"), y; => same
 asm("mov.u32 %[to], %[from]\073" : [to] "=r"(x) : [from] "r"(y)); =>
