@@ -94,10 +94,14 @@ def how_to_build():
     return rows
 
 
+def arch_of(gpu):
+    return int(find_model(gpu)["arch"].removeprefix("sm_"))
+
+
 def macros_of(gpu):
     """Macros of the GPU's compiler, in the oldest toolkit from 12.4 on that supports it. The
     precompiled header contains none of them, so it fits them all."""
-    arch = int(find_model(gpu)["arch"].removeprefix("sm_"))
+    arch = arch_of(gpu)
     major, minor = (12, 8) if arch >= 100 else (12, 4)
     macros = {
         "__CUDA_ARCH__": 10 * arch,
@@ -365,8 +369,13 @@ def compile_file(path, how, options, folder, number):
 
     def otherwise(said):
         """Writes text that may compile: with C++'s arithmetic and, where mutually recursive
-        functions cannot be inlined, without __forceinline__, which nvcc does not enforce."""
-        text = translate(arithmetic=False)[1]
+        functions cannot be inlined, without __forceinline__, which nvcc does not enforce. In
+        f<T::X>(), nvcc takes T::X for a type without typename."""
+        types = set(re.findall(r"dependent-name '([\w:]+)' is parsed as a non-type", said))
+        text = translate(arithmetic=cuda and bool(types))[1]
+        if types:
+            types = rf"(?<=[<,\s])(?<!typename )(?=(?:{'|'.join(types)})\s*[,>])"
+            write_text(base + ".ii", re.sub(types, "typename ", text))
         if "inlining failed in call to 'always_inline'" in said:
             write_text(base + ".ii", text.replace(FORCED, ""))
         return True
@@ -376,6 +385,8 @@ def compile_file(path, how, options, folder, number):
     remarks = list(unset_variables(done.stderr, translator.files))
     for name, place in translator.host_calls if cuda else []:
         remarks.append(f"{name} is the host's, and nvcc refuses it in a kernel ({place})")
+    for number, place in translator.wide if arch_of(options.gpu) >= 90 else []:
+        remarks.append(f"shared memory is aligned to 1024 bytes at most, not {number} ({place})")
     how["local"] = max(how["local"], local_bytes(text_of(base + ".su"), translator.kernels))
     if not translator.has_own_new:
         renamed = [f"--redefine-sym={name}=fa_{name}" for name in ALLOCATING]

@@ -203,7 +203,8 @@ def tensor_function(words, f):
 class Translator:
     """`simulator`: the folder of the simulator's headers, whose calls stay unchanged. `arithmetic`:
     casts and shifts of device code compute as on a GPU (any/arithmetic.h). Finds the user's
-    `files`, `host_calls`, whether the text `has_own_new`, and the host's `tensor_functions`."""
+    `files`, `host_calls`, alignments of shared arrays beyond 1024 (`wide`), whether the text
+    `has_own_new`, and the host's `tensor_functions`."""
 
     def __init__(self, simulator, arithmetic=False):
         self.place = ["", 1]
@@ -213,11 +214,13 @@ class Translator:
         self.simulator = simulator
         self.arithmetic = arithmetic
         self.files, self.host_calls, self.has_own_new = set(), [], False
-        self.tensor_functions = []
+        self.tensor_functions, self.wide = [], []
 
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
+        # By CUTLASS; nvcc's host compiler sees no kernel's body.
+        text = re.sub(r"^#pragma GCC diagnostic error .*", "", text, flags=re.MULTILINE)
         text = with_template(without_forced_recursion(text))
         parts, words = [], []
         for own, part in regions(text):
@@ -523,7 +526,11 @@ class Translator:
         is_extern, bracket, words = begin < i, None, []
         while self.text_at(k) not in (";", "=", "{", ")", "__shared__", ""):
             if self.text_at(k) in ("__attribute__", "alignas"):
-                k = self.next(self.partner(self.next(k)))
+                end = self.partner(self.next(k))
+                bytes_of = re.search(r"(?:aligned|alignas)\W*(\d+)", self.plain(k, end))
+                if bytes_of and int(bytes_of[1]) > 1024:
+                    self.wide.append((bytes_of[1], self.tokens[k].line))
+                k = self.next(end)
                 continue
             if self.text_at(k) == "extern":
                 is_extern = True
@@ -875,7 +882,7 @@ class Translator:
             self.tokens[opens].text = '("" ::: "memory"'
             return
         outputs, inputs = (
-            [self.operand(*part) for part in self.split(*piece) if self.plain(*part)]
+            [x for part in self.split(*piece) for x in self.operands(*part)]
             for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
         )
         try:
@@ -885,15 +892,19 @@ class Translator:
         self.blank(i + 1, closes + 1)
         self.tokens[i].text = code
 
-    def operand(self, begin, end):
-        """ "=r"(x) -> ("=r", "x"); [name] "=r"(x) -> ("name", "=r", "x")"""
-        strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
-        if not strings:
-            raise TranslationError("an operand without a constraint", self.tokens[begin].line)
-        opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
-        constraint = spoken(self.tokens[strings[0]])
-        while self.kind_at(opens) == "string":  # "=" "r"
-            constraint += spoken(self.tokens[opens])
-            opens = self.next(opens)
-        of = (constraint, self.plain(opens + 1, self.partner(opens)))
-        return (name, *of) if name else of
+    def operands(self, begin, end):
+        """ "=r"(x) -> ("=r", "x"); [name] "=r"(x) -> ("name", "=r", "x"). Several where commas are
+        missing, as nvcc takes it."""
+        while self.plain(begin, end):
+            strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
+            if not strings:
+                raise TranslationError("an operand without a constraint", self.tokens[begin].line)
+            opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
+            constraint = spoken(self.tokens[strings[0]])
+            while self.kind_at(opens) == "string":  # "=" "r"
+                constraint += spoken(self.tokens[opens])
+                opens = self.next(opens)
+            closes = self.partner(opens)
+            of = (constraint, self.plain(opens + 1, closes))
+            yield (name, *of) if name else of
+            begin = closes + 1

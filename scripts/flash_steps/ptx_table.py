@@ -87,7 +87,7 @@ def load_or_store(match, args):
     bits = int(re.sub(r"\D", "", kind.replace("x2", "")) or 0) * (2 if "x2" in kind else 1)
     if count == 1:
         to = pointer(match, of, address)
-        if match["sem"] in ("acquire", "relaxed", "release") and bits >= 32:
+        if match["sem"] in ("acquire", "relaxed", "release") and 32 <= bits <= 64:
             word = f"uint{bits}_t"
             op, value = ("or_", f"{word}{{0}}") if loads else ("exch", operand(word, registers[0]))
             to = pointer(match, word, address)
@@ -137,7 +137,7 @@ def shared(address):
 
 def cp_async(match, args):
     to, source, size, *more = (group[0] for group in args)
-    filled = more[0] if more and not match["hint"] else size
+    filled = more[0] if len(more) > bool(match["hint"]) else size
     from_ = f"{PTX}::global_pointer<const void>({source})"
     return f"::sim::cp_async({shared(to)}, {from_}, {size}, {filled}, {HERE});"
 
@@ -394,10 +394,10 @@ def wgmma(match, args):
     if k != (32 if factor == "e4m3" else 16):
         raise ValueError
     registers = len(a) == 4
-    a_of = f"const uint32_t fa_a[] = {{{', '.join(operand('uint32_t', x) for x in a)}}}; "
+    a_of = f"uint32_t fa_a[4]; const auto fa_at = {PTX}::registers_of(fa_a, {', '.join(a)}); "
     fields = f".factor = ::sim::Factor::{factor}, .n = {n}, "
     fields += (
-        ".a_registers = fa_a, " if registers else f".a = ::sim::wgmma_operand({a[0]}, {HERE}), "
+        ".a_registers = fa_at, " if registers else f".a = ::sim::wgmma_operand({a[0]}, {HERE}), "
     )
     fields += f".b = ::sim::wgmma_operand({b}, {HERE}), "
     majors = [x for (x,) in trans]

@@ -77,25 +77,31 @@ __global__ void clusters(unsigned* p) {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(p[blockIdx.x]));
 }
 // A cluster of three dimensions: what each block knows of its place, which follows from blockIdx.
-__global__ void __cluster_dims__(2, 1, 3) places(unsigned* wrong) {
+#define SPECIAL(name, axis)                        \
+  [] {                                             \
+    unsigned v;                                    \
+    asm("mov.u32 %0, %%" name axis ";" : "=r"(v)); \
+    return v;                                      \
+  }()
+#define PLACE(axis, clusters)                                                              \
+  SPECIAL("cluster_ctaid.", #axis) == blockIdx.axis % 2 && at.axis == blockIdx.axis % 2 && \
+      SPECIAL("cluster_nctaid.", #axis) == 2 && size.axis == 2 &&                          \
+      SPECIAL("clusterid.", #axis) == blockIdx.axis / 2 &&                                 \
+      SPECIAL("nclusterid.", #axis) == clusters
+__global__ void __cluster_dims__(2, 2, 2) places(unsigned* wrong) {
   const auto cluster = cooperative_groups::this_cluster();
-  unsigned x, y, z, id, n;
-  asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(x));
-  asm("mov.u32 %0, %%cluster_ctaid.y;" : "=r"(y));
-  asm("mov.u32 %0, %%cluster_ctaid.z;" : "=r"(z));
-  asm("mov.u32 %0, %%clusterid.z;" : "=r"(id));
-  asm("mov.u32 %0, %%nclusterid.z;" : "=r"(n));
   const dim3 at = cluster.block_index(), size = cluster.dim_blocks();
-  bool right = x == blockIdx.x % 2 && y == 0 && z == blockIdx.z % 3 && at.x == x && at.z == z &&
-               size.x == 2 && size.y == 1 && size.z == 3 && id < n && n == 2 &&
-               id == blockIdx.z / 3 && cluster.block_rank() == z * 2 + x;
+  const unsigned rank = at.x + 2 * at.y + 4 * at.z;
+  bool right = PLACE(x, 2) && PLACE(y, 1) && PLACE(z, 3) && cluster.block_rank() == rank &&
+               SPECIAL("cluster_cta", "rank") == rank && SPECIAL("cluster_nct", "arank") == 8;
   extern __shared__ char dynamic[];  // a pointer's low bits are those of the address
   right &= ((size_t)dynamic & 0x3ffff) == (__cvta_generic_to_shared(dynamic) & 0x3ffff);
   __shared__ unsigned seen;  // by the next block of the cluster
   cluster.sync();
-  *cluster.map_shared_rank(&seen, (cluster.block_rank() + 1) % 6) = blockIdx.z / 3 * 8 + blockIdx.y;
+  const unsigned number = blockIdx.z / 2 * 2 + blockIdx.x / 2;
+  *cluster.map_shared_rank(&seen, (rank + 1) % 8) = number;
   cluster.sync();
-  atomicAdd(&wrong[0], !right || seen != blockIdx.z / 3 * 8 + blockIdx.y);
+  atomicAdd(&wrong[0], !right || seen != number);
   atomicAdd(&wrong[1], 1);
 }
 struct Launch {

@@ -1,7 +1,6 @@
 // Inline PTX of Blackwell beside tests/any_program/tensor_memory.cu: clusters whose blocks write to
-// each other's shared memory, blocks that take over the next one's work, packed arithmetic,
-// matrices of bytes, and products in e4m3: of 64 rows, and of 128 with scales.
-#include <cuda_fp8.h>
+// each other's shared memory, blocks that take over the next one's work, packed arithmetic and
+// matrices of bytes.
 #include <stdint.h>
 
 #include "check.h"
@@ -101,7 +100,7 @@ __global__ void steal(int* y, int* blocks) {
     atomicAdd(&y[y_of * gridDim.x + x], threadIdx.x);
     wait(bar, phase);
     asm volatile(
-        "{ .reg .b128 r; .reg .pred p; ld.shared.b128 r, [%4]; "
+        "{ .reg .b128 r; .reg .pred p; ld.acquire.cta.shared.b128 r, [%4]; "
         "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, r; selp.u32 %3, 1, 0, p; "
         "@p clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%0, %1, %2, _}, r; }"
         : "+r"(x), "+r"(y_of), "=r"(z), "=r"(is)
@@ -143,118 +142,6 @@ __global__ void bytes(uint32_t* y) {
   y[lane] = back[0], y[32 + lane] = back[1], y[64 + lane] = narrow;
 }
 
-// D[kM][32] = A[kM][32] B[32][32]^T, in core matrices of 8 rows of 16 bytes. `scales`: 2^e of each
-// row of A, then of B, as tensor memory has them.
-constexpr int kN = 32, kK = 32;
-template <int kM, bool kScaled>
-__global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, const uint4* scales,
-                        float* D, float* largest) {
-  constexpr int kBefore = 36 << 10;  // static arrays end beyond the 18 bits of an address
-  __shared__ __align__(128) __nv_fp8_e4m3 room[kBefore + (kM + kN) * kK];
-  __nv_fp8_e4m3* tiles = room + kBefore;
-  __shared__ __align__(128) uint4 of_rows[64];
-  __shared__ uint64_t bars[1];
-  __shared__ uint32_t taddr;
-  const uint32_t done = address(bars);
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  for (int i = thread; i < (kM + kN) * kK; i += blockDim.x) {
-    const int r = i / kK, k = i % kK, rows = r < kM ? kM : kN, row = r < kM ? r : r - kM;
-    tiles[(r < kM ? 0 : kM * kK) + k / 16 * rows * 16 + row * 16 + k % 16] =
-        r < kM ? A[i] : B[i - kM * kK];
-  }
-  if (thread < 64) of_rows[thread] = scales[thread];
-  asm volatile("fence.proxy.async.shared::cta;");
-  if (warp == 0) {
-    asm volatile(
-        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 64;" ::"r"(address(&taddr)));
-  }
-  if (thread == 0) init(done, 1);
-  __syncthreads();
-  const uint32_t d = taddr;
-  if (thread == 0) {
-    const auto operand = [](uint32_t at, int rows) {
-      return (uint64_t)(at >> 4) | (uint64_t)rows << 16 | (uint64_t)(128 >> 4) << 32 | 1ull << 46;
-    };
-    const uint32_t shape = kN / 8 << 17 | kM / 16 << 24;  // e4m3, e4m3
-    const uint64_t a = operand(address(tiles), kM), b = operand(address(tiles) + kM * kK, kN);
-    if (kScaled) {
-      const uint64_t of_a = operand(address(of_rows), 0), of_b = operand(address(of_rows + 32), 0);
-      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 32), "l"(of_a));
-      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 36), "l"(of_b));
-      asm volatile(
-          "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block32 [%0], %1, %2, %3, [%4], "
-          "[%5], 0;" ::"r"(d),
-          "l"(a), "l"(b), "r"(shape | 1 << 23), "r"(d + 32), "r"(d + 36));
-    } else {
-      asm volatile(
-          "tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::"r"(
-              d),
-          "l"(a), "l"(b), "r"(shape | 1 << 4));
-    }
-    asm volatile(
-        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(done));
-  }
-  wait(done, 0);
-  asm volatile("tcgen05.fence::after_thread_sync;");
-  for (int half = 0; half < kM / 64; ++half) {
-    float r[16];  // of 16 rows of the warp, of all columns
-    asm volatile(
-        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-        "%12, %13, %14, %15}, [%16];"
-        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]),
-          "=f"(r[7]), "=f"(r[8]), "=f"(r[9]), "=f"(r[10]), "=f"(r[11]), "=f"(r[12]), "=f"(r[13]),
-          "=f"(r[14]), "=f"(r[15])
-        : "r"(d + (warp * 32 + half * 16 << 16)));
-    for (int i = 0; i < 16; ++i) {
-      const int row = (warp * kM / 64 + half) * 16 + lane / 4 + i / 2 % 2 * 8;
-      D[row * kN + i / 4 * 8 + lane % 4 * 2 + i % 2] = r[i];
-    }
-  }
-  if (kM == 128) {
-    float r[2], most;
-    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x2.max.abs.f32 {%0, %1}, %2, [%3];"
-                 : "=f"(r[0]), "=f"(r[1]), "=f"(most)
-                 : "r"(d + (warp * 32 << 16)));
-    largest[thread] = most;
-    int of_bits[2], least;
-    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x2.min.s32 {%0, %1}, %2, [%3];"
-                 : "=r"(of_bits[0]), "=r"(of_bits[1]), "=r"(least)
-                 : "r"(d + (warp * 32 << 16)));
-    largest[kM + thread] = __int_as_float(least);
-  }
-  asm volatile("tcgen05.wait::ld.sync.aligned;");
-  asm volatile("tcgen05.fence::before_thread_sync;");
-  __syncthreads();
-  if (warp == 0) {
-    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 64;" ::"r"(d));
-  }
-}
-
-template <int kM, bool kScaled>
-void check_product() {
-  __nv_fp8_e4m3 *A = room<__nv_fp8_e4m3>(kM * kK), *B = room<__nv_fp8_e4m3>(kN * kK);
-  float *D = room<float>(kM * kN), *largest = room<float>(2 * kM);
-  uint8_t* scales = room<uint8_t>(1024);
-  const auto e = [](int row) { return row % 7 - 3; };
-  for (int i = 0; i < kM; ++i) scales[i % 32 * 16 + i / 32 * 4] = 127 + e(i);
-  for (int i = 0; i < kN; ++i) scales[512 + i * 16] = 127 + e(i + 2);
-  for (int i = 0; i < kM * kK; ++i) A[i] = __nv_fp8_e4m3(i * 7 % 31 - 15.f);
-  for (int i = 0; i < kN * kK; ++i) B[i] = __nv_fp8_e4m3((i * 5 % 11 - 5) / 4.f);
-  product<kM, kScaled><<<1, 128>>>(A, B, (const uint4*)scales, D, largest);
-  done();
-  for (int i = 0; i < kM * kN; ++i) {
-    float sum = 0;
-    for (int k = 0; k < kK; ++k) sum += float(A[i / kN * kK + k]) * float(B[i % kN * kK + k]);
-    EXPECT(D[i] == (kScaled ? ldexpf(sum, e(i / kN) + e(i % kN + 2)) : sum));
-  }
-  for (int i = 0; i < kM && kM == 128; ++i) {
-    EXPECT(largest[i] == fmaxf(fabsf(D[i * kN]), fabsf(D[i * kN + 1])));
-    int least, bits[2];
-    memcpy(bits, &D[i * kN], 8), memcpy(&least, &largest[kM + i], 4);
-    EXPECT(least == (bits[0] < bits[1] ? bits[0] : bits[1]));
-  }
-}
-
 int main() {
   int *x = room<int>(32), *y = room<int>(64);
   float* total = room<float>(4);
@@ -290,8 +177,5 @@ int main() {
       EXPECT(byte(2) == ((j / 2 * 8 + first) >> j % 2 * 4 & 15));
     }
   }
-
-  check_product<64, false>();
-  check_product<128, true>();
   return verdict();
 }

@@ -116,25 +116,30 @@ __global__ void __cluster_dims__(2, 1, 1)
   asm volatile("barrier.cluster.wait;\n" : :);
 }
 
-// D [64][8] = A [64][16] B [16][8], B row-major.
+// D [64][8] = A [64][32] B [32][8], B row-major: two products that are in flight together.
 __global__ void from_registers(const half* A, const half* B, float* D) {
-  __shared__ __align__(128) half sB[16 * 8];
+  __shared__ __align__(128) half sB[32 * 8];
   const int t = threadIdx.x, row = t / 32 * 16 + t % 32 / 4, k = t % 4 * 2;
-  sB[t] = B[t];
+  sB[t] = B[t], sB[t + 128] = B[t + 128];
   asm volatile("fence.proxy.async;" ::: "memory");
   __syncthreads();
-  uint32_t a[4];
-  for (int i = 0; i < 4; ++i) {
-    asm("ld.global.b32 %0, [%1];" : "=r"(a[i]) : "l"(A + (row + i % 2 * 8) * 16 + k + i / 2 * 8));
+  uint32_t a[8];
+  for (int i = 0; i < 8; ++i) {
+    asm("ld.global.b32 %0, [%1];" : "=r"(a[i]) : "l"(A + (row + i % 2 * 8) * 32 + k + i / 2 * 8));
   }
   const uint64_t b = (shared(sB) & 0x3ffff) >> 4 | uint64_t{128 >> 4} << 16 | uint64_t{8} << 32;
-  float d[4];
+  float d[4] = {};
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, "
-      "0, 1, 1, 1;"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  for (int i = 0; i < 2; ++i) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "%8, 1, 1, 1, 1;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[4 * i]), "r"(a[4 * i + 1]), "r"(a[4 * i + 2]), "r"(a[4 * i + 3]), "l"(b + i * 16));
+#ifdef EARLY
+    a[0] = 0;
+#endif
+  }
   asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
   for (int i = 0; i < 4; ++i) D[(row + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = d[i];
 }
@@ -201,16 +206,16 @@ int main() {
     }
   }
 
-  half *a = room<half>(64 * 16), *b = room<half>(16 * 8);
+  half *a = room<half>(64 * 32), *b = room<half>(32 * 8);
   float* d = room<float>(64 * 8);
-  for (int i = 0; i < 64 * 16; ++i) a[i] = __float2half(i * 7 % 13 - 6.f);
-  for (int i = 0; i < 16 * 8; ++i) b[i] = __float2half(i * 5 % 11 - 5.f);
+  for (int i = 0; i < 64 * 32; ++i) a[i] = __float2half(i * 7 % 13 - 6.f);
+  for (int i = 0; i < 32 * 8; ++i) b[i] = __float2half(i * 5 % 11 - 5.f);
   from_registers<<<1, 128>>>(a, b, d);
   done();
   for (int r = 0; r < 64; ++r) {
     for (int c = 0; c < 8; ++c) {
       float sum = 0;
-      for (int k = 0; k < 16; ++k) sum += __half2float(a[r * 16 + k]) * __half2float(b[k * 8 + c]);
+      for (int k = 0; k < 32; ++k) sum += __half2float(a[r * 32 + k]) * __half2float(b[k * 8 + c]);
       EXPECT(d[r * 8 + c] == sum);
     }
   }

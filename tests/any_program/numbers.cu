@@ -338,6 +338,8 @@ void run_scales() {
   EXPECT(scale(0, true) == 0 && scale(NAN, true) == 255 && scale(3e38f, true) == 254);
   EXPECT(__nv_fp8_e8m0(0.3f).__x == 126 && float(__nv_fp8_e8m0(0.3f)) == 0.5f);
   EXPECT(__nv_fp8x2_e8m0(make_float2(1, 4)).__x == 0x817f);
+  const __nv_bfloat162_raw scales = __nv_cvt_e8m0x2_to_bf162raw(0x8100);
+  EXPECT(scales.x == 0x0040 && scales.y == 0x4080);
   const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   for (int i = 0; i < 8; ++i) {
     EXPECT(__nv_fp4_e2m1(numbers[i]).__x == i && float(__nv_fp4_e2m1(-numbers[i])) == -numbers[i]);

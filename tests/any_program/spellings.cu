@@ -31,6 +31,14 @@ template <class T>
 int one(int n) {
   return n / n;
 }
+template <class A, class B>
+__device__ int same_size() {
+  return sizeof(A) == sizeof(B);
+}
+template <class T>
+__global__ void add_size(int* x) {
+  *x += same_size<typename T::type, T::type>();  // without a typename
+}
 #define LAUNCH(kernel, ...) kernel<<<__VA_ARGS__>>>
 #define CONFIGURATION(...) <<<__VA_ARGS__>>>
 // clang-format off
@@ -161,6 +169,9 @@ int main() {
   jobs[1].kernel<<<1, 1, 64>>>(x), (*job).kernel<<<1, 1>>>(x), job->kernel<<<1, 1>>>(x);
   cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
   EXPECT(got == 25 + 2);
+  add_size<Type<int>><<<1, 1>>>(x);
+  cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
+  EXPECT(got == 25 + 3);
 
   cuFloatComplex z = make_cuFloatComplex(3, 4), *d_z;
   cudaMalloc(&d_z, sizeof z);

@@ -1,8 +1,10 @@
 // Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
-// 16 columns of S modulo 8, from tensor memory. Products are in bf16, fp16 and tf32.
+// 16 columns of S modulo 8, from tensor memory. Products are in bf16, fp16, tf32 and
+// e4m3: of 64 rows, and of 128 with scales.
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <stdint.h>
 
 #include "check.h"
@@ -159,66 +161,105 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   }
 }
 
-// D = A B^T with rows of 128 bytes, in fp16 or tf32.
-template <class T>
-__global__ void product(const T* A, const T* B, float* D) {
+// D[kRows][32] = A[kRows][] B[32][]^T, of 128 bytes in fp16 or tf32, or of 32 in e4m3. `scales`:
+// 2^e of each row of A, then of B, as tensor memory has them.
+template <class T, int kRows, bool kScaled>
+__global__ void product(const T* A, const T* B, const uint4* scales, float* D, float* largest) {
   constexpr int kRow = 128 / sizeof(T), kChunk = 16 / sizeof(T);
-  __shared__ __align__(1024) T tiles[(kM + kN) * kRow];
+  __shared__ __align__(1024) T tiles[(kRows + kN) * kRow];
+  __shared__ __align__(128) uint4 of_rows[64];
   __shared__ uint64_t bar;
   __shared__ uint32_t address;
-  const int thread = threadIdx.x;
-  const uint32_t a = (uint32_t)__cvta_generic_to_shared(tiles), b = a + kM * 128,
-                 done = (uint32_t)__cvta_generic_to_shared(&bar);
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const uint32_t a = (uint32_t)__cvta_generic_to_shared(tiles), b = a + kRows * 128,
+                 done = (uint32_t)__cvta_generic_to_shared(&bar),
+                 of_a = (uint32_t)__cvta_generic_to_shared(of_rows);
   const auto swizzled = [](int i) { return i ^ (i / kRow % 8 * kChunk); };
-  for (int i = thread; i < kM * kRow; i += kM) tiles[swizzled(i)] = A[i];
-  for (int i = thread; i < kN * kRow; i += kM) tiles[kM * kRow + swizzled(i)] = B[i];
+  for (int i = thread; i < kRows * kRow; i += kM) tiles[swizzled(i)] = A[i];
+  for (int i = thread; i < kN * kRow; i += kM) tiles[kRows * kRow + swizzled(i)] = B[i];
+  if (thread < 64) of_rows[thread] = scales[thread];
   asm volatile("fence.proxy.async.shared::cta;");
-  if (thread < 32) {
-    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(&address)),
-                 "r"(kN));
+  if (warp == 0) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 64;" ::"r"(
+        (uint32_t)__cvta_generic_to_shared(&address)));
   }
   if (thread == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(done), "r"(1));
   __syncthreads();
   const uint32_t d = address;
-#define MULTIPLY(kind, types)                                                                     \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::" kind       \
-               " [%0], %1, %2, %3, {%5, %6, %7, %8}, p; }" ::"r"(d),                              \
-               "l"(operand(a + k)), "l"(operand(b + k)), "r"(kOfAnyType | types), "r"(k), "r"(0), \
+  constexpr uint32_t kShape = kN / 8 << 17 | kRows / 16 << 24, kFloats = kShape | 1 << 4;
+#define MULTIPLY(kind, types)                                                                  \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::" kind    \
+               " [%0], %1, %2, %3, {%5, %6, %7, %8}, p; }" ::"r"(d),                           \
+               "l"(operand(a + k)), "l"(operand(b + k)), "r"(kFloats | types), "r"(k), "r"(0), \
                "r"(0), "r"(0), "r"(0))
 // Except in lane 31, D = A B^T + D / 2.
 #define ADD_TO_HALF(kind, types)                                                           \
   asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; tcgen05.mma.cta_group::1.kind::" kind \
                ".collector::a::fill [%0], %1, %2, %3, {%4, 0, 0, 0}, p, 1; }" ::"r"(d),    \
-               "l"(operand(a)), "l"(operand(b)), "r"(kOfAnyType | types), "r"(0x80000000))
+               "l"(operand(a)), "l"(operand(b)), "r"(kFloats | types), "r"(0x80000000))
   if (thread == 0) {
-    constexpr uint32_t kOfAnyType = kInstruction & ~(1 << 7 | 1 << 10);
-    for (int k = 0; k < 128; k += 32) {
-      if constexpr (sizeof(T) == 2) {
-        MULTIPLY("f16", 0);
-      } else {
-        MULTIPLY("tf32", (2 << 7 | 2 << 10));
-      }
-    }
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (kScaled) {
+      const uint64_t rows = of_a >> 4 | uint64_t{128 >> 4} << 32 | uint64_t{1} << 46;
+      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 32), "l"(rows));
+      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 36),
+                   "l"(rows + 32));
+      asm volatile(
+          "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block32 [%0], %1, %2, %3, [%4], "
+          "[%5], 0;" ::"r"(d),
+          "l"(operand(a)), "l"(operand(b)), "r"(kShape | 1 << 23), "r"(d + 32), "r"(d + 36));
+    } else if constexpr (sizeof(T) == 1) {
+      asm volatile(
+          "tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::"r"(
+              d),
+          "l"(operand(a)), "l"(operand(b)), "r"(kFloats));
+    } else if constexpr (sizeof(T) == 2) {
+      for (int k = 0; k < 128; k += 32) MULTIPLY("f16", 0);
       ADD_TO_HALF("f16", 0);
     } else {
+      for (int k = 0; k < 128; k += 32) MULTIPLY("tf32", (2 << 7 | 2 << 10));
       ADD_TO_HALF("tf32", (2 << 7 | 2 << 10));
     }
     commit(done);
   }
   wait(done, 0);
   asm volatile("tcgen05.fence::after_thread_sync;");
-  for (int n = 0; n < kN; n += 8) {
+  const uint32_t mine = d + (warp * 32 << 16);
+  for (int n = 0; n < kN && sizeof(T) > 1; n += 8) {
     float r[8];
-    load_8_columns(r, d + (thread / 32 * 32 << 16) + n);
+    load_8_columns(r, mine + n);
     for (int i = 0; i < 8; ++i) D[thread * kN + n + i] = r[i];
+  }
+  for (int half = 0; half < kRows / 64 && sizeof(T) == 1; ++half) {
+    float r[16];  // of 16 rows of the warp, of all columns
+    asm volatile(
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+        "%12, %13, %14, %15}, [%16];"
+        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]),
+          "=f"(r[7]), "=f"(r[8]), "=f"(r[9]), "=f"(r[10]), "=f"(r[11]), "=f"(r[12]), "=f"(r[13]),
+          "=f"(r[14]), "=f"(r[15])
+        : "r"(mine + (half * 16 << 16)));
+    for (int i = 0; i < 16; ++i) {
+      const int row = (warp * kRows / 64 + half) * 16 + lane / 4 + i / 2 % 2 * 8;
+      D[row * kN + i / 4 * 8 + lane % 4 * 2 + i % 2] = r[i];
+    }
+  }
+  if (kScaled) {
+    float r[2], most;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x2.max.abs.f32 {%0, %1}, %2, [%3];"
+                 : "=f"(r[0]), "=f"(r[1]), "=f"(most)
+                 : "r"(mine));
+    largest[thread] = most;
+    int of_bits[2], least;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x2.min.s32 {%0, %1}, %2, [%3];"
+                 : "=r"(of_bits[0]), "=r"(of_bits[1]), "=r"(least)
+                 : "r"(mine));
+    largest[kM + thread] = __int_as_float(least);
   }
   asm volatile("tcgen05.wait::ld.sync.aligned;");
   asm volatile("tcgen05.fence::before_thread_sync;");
   __syncthreads();
-  if (thread < 32) {
-    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(d), "r"(kN));
+  if (warp == 0) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 64;" ::"r"(d));
   }
 }
 
@@ -345,31 +386,46 @@ CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   return map;
 }
 
-// A's numbers need 11 bits, more than bf16 has; `rest` is below the last bit of tf32.
-template <class T>
-void check_product(float rest) {
-  constexpr int K = 128 / sizeof(T);
-  T *A = room<T>(kM * K), *B = room<T>(kN * K);
-  float* D = room<float>(kM * kN);
-  const auto of_a = [](int i) { return 1.f + (i * 37 % 1024) / 1024.f; };
-  const auto of_b = [](int i) { return i * 5 % 11 - 5.f; };
-  for (int i = 0; i < kM * K; ++i) A[i] = T(of_a(i) + rest);
+// A's numbers need 11 bits, more than bf16 has, or 5; `rest` is below the last bit of tf32.
+template <class T, int kRows = kM, bool kScaled = false>
+void check_product(float rest = 0) {
+  constexpr bool kBytes = sizeof(T) == 1;
+  constexpr int K = 128 / sizeof(T), kUsed = kBytes ? 32 : K;
+  T *A = room<T>(kRows * K), *B = room<T>(kN * K);
+  float *D = room<float>(kRows * kN), *largest = room<float>(2 * kM);
+  uint8_t* scales = room<uint8_t>(1024);
+  const auto e = [](int row) { return kScaled ? row % 7 - 3 : 0; };
+  for (int i = 0; i < kRows; ++i) scales[i % 32 * 16 + i / 32 * 4] = 127 + e(i);
+  for (int i = 0; i < kN; ++i) scales[512 + i * 16] = 127 + e(i + 2);
+  const auto of_a = [](int i) { return kBytes ? i * 7 % 31 - 15.f : 1 + (i * 37 % 1024) / 1024.f; };
+  const auto of_b = [](int i) { return (i * 5 % 11 - 5) / (kBytes ? 4.f : 1.f); };
+  for (int i = 0; i < kRows * K; ++i) A[i] = T(of_a(i) + rest);
   for (int i = 0; i < kN * K; ++i) B[i] = T(of_b(i));
-  product<<<1, kM>>>(A, B, D);
+  product<T, kRows, kScaled><<<1, kM>>>(A, B, (const uint4*)scales, D, largest);
   done();
-  for (int i = 0; i < kM * kN; ++i) {
+  for (int i = 0; i < kRows * kN; ++i) {
     float sum = 0, first = 0;
-    for (int k = 0; k < K; ++k) {
+    for (int k = 0; k < kUsed; ++k) {
       sum += of_a(i / kN * K + k) * of_b(i % kN * K + k);
       if (k == K / 4 - 1) first = sum;
     }
-    EXPECT(D[i] == (i / kN == 31 ? sum : first + sum / 2));
+    EXPECT(D[i] == (kBytes         ? ldexpf(sum, e(i / kN) + e(i % kN + 2))
+                    : i / kN == 31 ? sum
+                                   : first + sum / 2));
+  }
+  for (int i = 0; i < kM && kScaled; ++i) {
+    EXPECT(largest[i] == fmaxf(fabsf(D[i * kN]), fabsf(D[i * kN + 1])));
+    int least, bits[2];
+    memcpy(bits, &D[i * kN], 8), memcpy(&least, &largest[kM + i], 4);
+    EXPECT(least == (bits[0] < bits[1] ? bits[0] : bits[1]));
   }
 }
 
 int main() {
-  check_product<__half>(0.f);
+  check_product<__half>();
   check_product<float>(1 / 1025.f);
+  check_product<__nv_fp8_e4m3, 64>();
+  check_product<__nv_fp8_e4m3, kM, true>();
   constexpr int K = kK * kTiles;
   __nv_bfloat16 *A = room<__nv_bfloat16>(kM * K), *B = room<__nv_bfloat16>(kN * K);
   float *S = room<float>(kM * kN), *O = room<float>(kM * kN);

@@ -113,7 +113,7 @@ ERRORS = {
         int host() { return 1; }
         __device__ int both() { return 2; }
         __global__ void k(const float* x, float* y, int n) {
-          float s;
+          extern __shared__ __align__(2048) char t[]; float s;
           for (int i = 0; i < n; ++i) y[i] = s += x[i];  // HERE
           if (n == 7) *y = host() + both() + rand() + std::min(1, 2);
         }
@@ -126,6 +126,7 @@ ERRORS = {
         r"remark: s may be read before it is set \(unset.cu:@\), .*\n.*"
         r"remark: host is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
         r"remark: rand is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
+        r"remark: shared memory is aligned to 1024 bytes at most, not 2048 \(unset.cu:4\)\n"
         r"no finding: no race, no uninitialised read of memory, ",
         *(0, ("--analyse",)),
     ),
@@ -254,6 +255,11 @@ ERRORS = {
             ),
         )
     },
+    "early_store": (
+        f'#define EARLY\n#include "{FOLDER}/hopper.cu"\n',
+        r"store of A's registers, element 0, at hopper.cu:\d+ and the wgmma at hopper.cu:\d+ have",
+        *(1, ("--analyse",)),
+    ),
     # A relaxed arrival publishes no stores, a relaxed wait acquires none.
     "relaxed": (
         program(
@@ -404,11 +410,12 @@ __attribute__((__noinline__)) __noinline__ __host__ void f(const __grid_constant
     __attribute__((__noinline__)) __attribute__((noinline))  void f(const  T t);
 operator<< <T>(a, b); => same
   #pragma unroll => #pragma unroll
+x;¶#pragma GCC diagnostic error "-Wextra"¶asm(""); => x;¶¶asm("" ::: "memory");
 asm("" : "+r"(x)); => asm("" ::: "memory");
 extern int x asm("foo"), y; => same
 asm("mov.u32 %[to], %[from]\073" : [to] "=r"(x) : [from] "r"(y)); =>
     do { { ::sim::any::move(x, y); } } while (0);
-asm volatile("st.u32 [%0], %1;" :: "l"(p), "r"(f(a, b)) : "memory"); =>
+asm volatile("st.u32 [%0], %1;" :: "l"(p) "r"(f(a, b)) : "memory"); =>
     do { { *::sim::ptx::global_pointer<uint32_t>(p) = ::sim::ptx::as<uint32_t>(f(a, b)); } } while
     (0);
 # 1 "a.cu"¶# 1 "/x.h" 1 3¶asm("y;");¶# 3 "a.cu" 2¶asm("nanosleep.u32 1;"); =>
@@ -1049,6 +1056,7 @@ class Errors(Folder):
         two, four = "{%0, %0}", "{%0, %0, %0, %0}"
         mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
         tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
+        copy = "cp.async.cg.shared.global.L2::cache_hint"
         for ptx_text, words in (
             ("mov.u32 %0, %clusterid.y;", "(x, blockIdx.y / ::sim::cluster_nctaid().y);"),
             ("mov.u32 %0, %nclusterid.z;", "(x, gridDim.z / ::sim::cluster_nctaid().z);"),
@@ -1062,6 +1070,8 @@ class Errors(Folder):
             (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1;", "(p, ::sim::Where::here()), .acc"),
             (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1, 0;", ".b_mn_major = (bool)(0), .acc"),
             (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0], %1;", "::sim::tma_load("),
+            (f"{copy} [%0], [%1], 16, %1;", "(p), 16, 16, "),
+            (f"{copy}.L2::256B [%0], [%1], 16, %0, %1;", "(p), 16, x, "),
         ):
             self.assertIn(words, inline_ptx.translate(ptx_text, [x], [p]))
         eights, mxf = "row.col.s32.u8.u8.s32", "row.col.f64.f64.f64.f64"

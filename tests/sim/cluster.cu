@@ -115,28 +115,34 @@ __global__ void send(float* y, Send how) {
   fa::cluster_sync();
 }
 
-// Both blocks of a pair add 1 to block 0's counters, each thread by red.async or one for all.
-enum class Adding { right, no_start, no_wait };
+// Both blocks of a pair add 1 to block 0's counters, each thread by red.async or one for all, by
+// way of one mbarrier or of one per block.
+enum class Adding { right, no_start, no_wait, two_waits, only_first, only_second };
 __global__ void add(float* y, bool bulk, Adding how) {
   constexpr sim::Reduction kAdd{sim::AtomicOp::add, sim::Element::u32};
   __shared__ __align__(16) uint32_t counters[32], ones[32];
-  __shared__ uint64_t full;
+  __shared__ uint64_t full[2];
   const unsigned t = threadIdx.x, rank = fa::cluster_rank();
+  const bool two = how >= Adding::two_waits;
+  uint64_t* mine = &full[two ? rank : 0];
   counters[t] = 0, ones[t] = 1;
-  init(&full, 1);
+  init(&full[0], 1), init(&full[1], 1);
   fa::fence_proxy_async();
   __syncwarp();
-  if (t == 0 && rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * sizeof ones);
+  if (t == 0 && rank == 0) fa::mbarrier_arrive_expect_tx(&full[0], (2 - two) * sizeof ones);
+  if (t == 0 && rank == 0 && two) fa::mbarrier_arrive_expect_tx(&full[1], sizeof ones);
   fa::cluster_sync();
   if (how == Adding::no_start) counters[t] = 0;
   if (!bulk) {
-    sim::send_registers(fa::map_shared(counters, 0) + t, &ones[t], 4, fa::map_shared(&full, 0),
+    sim::send_registers(fa::map_shared(counters, 0) + t, &ones[t], 4, fa::map_shared(mine, 0),
                         sim::Where::here(), kAdd);
   } else if (t == 0) {
-    sim::bulk_send(counters, ones, sizeof ones, &full, 0, sim::Where::here(), kAdd);
+    sim::bulk_send(counters, ones, sizeof ones, mine, 0, sim::Where::here(), kAdd);
   }
   if (rank == 0) {
-    if (how != Adding::no_wait) fa::mbarrier_wait_cluster(&full, 0);
+    if (how != Adding::no_wait && how != Adding::only_second)
+      fa::mbarrier_wait_cluster(&full[0], 0);
+    if (two && how != Adding::only_first) fa::mbarrier_wait_cluster(&full[1], 0);
     y[t] = counters[t];
   }
   fa::cluster_sync();
@@ -380,6 +386,13 @@ ANALYSED("several blocks add to a place in any order, which is read after the wa
     FOUND("race on shared memory: ... store of counters, byte 0 at ... and a " + name +
               " by block (1,0,0), thread (0,0,0) at ... have no wait on its mbarrier",
           add, kTwoBlocks, y, bulk, Adding::no_start);
+    SILENT(add, kTwoBlocks, y, bulk, Adding::two_waits);
+    CHECK(y.download()[31] == 2);
+    for (const Adding how : {Adding::only_first, Adding::only_second}) {
+      FOUND(
+          "load of counters, byte 0 at ... and a " + name + " by ... have no wait on its mbarrier",
+          add, kTwoBlocks, y, bulk, how);
+    }
   }
 }
 

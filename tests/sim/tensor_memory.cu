@@ -170,23 +170,6 @@ __global__ void allocate(Columns columns) {
 __global__ void relinquish_by_half() {
   if (threadIdx.x < 16) fa::tcgen05_relinquish_alloc_permit();
 }
-__global__ void several(int n) {
-  bf16* sA = fa::dynamic_shared<bf16>();
-  __shared__ uint64_t done;
-  __shared__ uint32_t address;
-  fa::tcgen05_alloc(&address, 32);
-  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
-  __syncwarp();
-  const uint32_t d = address;
-  if (threadIdx.x == 0) {
-    const uint64_t a = fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
-    const uint64_t b = fa::tcgen05_descriptor(sA + kM * kK, Swizzle::none, kN * 16, 128);
-    for (int i = 0; i < n; ++i) fa::tcgen05_mma(d, a, b, fa::tcgen05_instruction(kM, kN), i > 0);
-    fa::tcgen05_commit(&done);
-  }
-  fa::mbarrier_wait(&done, 0);
-  fa::tcgen05_dealloc(d, 32);
-}
 __global__ void addresses(uint32_t* y, int first, int second) {
   __shared__ uint32_t address[2];
   fa::tcgen05_alloc(&address[0], first);
@@ -341,7 +324,7 @@ __global__ void half_lanes(float* y, uint32_t lane) {
   if (threadIdx.x < 32) fa::tcgen05_dealloc(address, 32);
 }
 
-// A product with the test's descriptors.
+// Products with the test's descriptors.
 constexpr uint32_t kBf16 = 1u << 7 | 1u << 10;  // of both factors; twice that is tf32, 0 is fp16
 struct Descriptors {
   Swizzle swizzle = Swizzle::b128;
@@ -351,7 +334,7 @@ struct Descriptors {
   sim::TensorKind kind = sim::TensorKind::f16;
   bool ws = false;
   uint32_t lane = 0, scales = 0;
-  int vector = 0;
+  int vector = 0, products = 1;
 };
 __global__ void describe(Descriptors x) {
   char* tile = fa::dynamic_shared<char>();  // 128 rows of 128 bytes
@@ -365,17 +348,19 @@ __global__ void describe(Descriptors x) {
         x.hopper ? fa::wgmma_descriptor(tile, x.swizzle, x.leading, x.stride)
                  : fa::tcgen05_descriptor(tile + x.begin, x.swizzle, x.leading, x.stride);
     const uint64_t operand = fa::tcgen05_advance(first, x.advance);
-    sim::tcgen05_mma({.d = address + (x.lane << 16),
-                      .a = operand,
-                      .b = operand,
-                      .instruction = x.instruction,
-                      .accumulate = false,
-                      .kind = x.kind,
-                      .ws = x.ws,
-                      .scales_a = address + x.scales,
-                      .scales_b = address + x.scales,
-                      .scale_vector = x.vector},
-                     sim::Where::here());
+    sim::TensorProduct p{.d = address + (x.lane << 16),
+                         .a = operand,
+                         .b = operand,
+                         .instruction = x.instruction,
+                         .kind = x.kind,
+                         .ws = x.ws,
+                         .scales_a = address + x.scales,
+                         .scales_b = address + x.scales,
+                         .scale_vector = x.vector};
+    for (int i = 0; i < x.products; ++i) {
+      p.accumulate = i > 0;
+      sim::tcgen05_mma(p, sim::Where::here());
+    }
     fa::tcgen05_commit(&done);
   }
   fa::mbarrier_wait(&done, 0);
@@ -487,39 +472,6 @@ __global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzl
   }
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_dealloc(address, 128);
-}
-
-// One stage that TMA refills as soon as the product's commit says that it was read.
-__global__ void ring(const __grid_constant__ fa::TensorMap map, bool wait) {
-  bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
-  __shared__ uint64_t full, empty, done;
-  __shared__ uint32_t address;
-  constexpr int kRounds = 3;
-  if (threadIdx.x < 32) fa::tcgen05_alloc(&address, 128);
-  if (threadIdx.x == 0) {
-    for (uint64_t* bar : {&full, &empty, &done}) fa::mbarrier_init(bar, 1);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int j = 0; j < kRounds; ++j) {
-      if (wait) fa::mbarrier_wait(&empty, (j & 1) ^ 1);
-      if (!wait && j > 0) fa::mbarrier_wait(&full, (j & 1) ^ 1);
-      fa::mbarrier_arrive_expect_tx(&full, 128 * 64 * sizeof(bf16));
-      fa::tma_load(tile, &map, &full, {0, 0});
-    }
-  } else if (threadIdx.x == 32) {
-    const uint64_t operand = fa::tcgen05_descriptor(tile, Swizzle::b128, 0, 1024);
-    for (int j = 0; j < kRounds; ++j) {
-      fa::mbarrier_wait(&full, j & 1);
-      fa::tcgen05_mma(address, operand, operand, fa::tcgen05_instruction(128, 128), j > 0);
-      fa::tcgen05_commit(&empty);
-    }
-    fa::tcgen05_commit(&done);
-  }
-  fa::mbarrier_wait(&done, 0);
-  __syncthreads();
-  if (threadIdx.x < 32) fa::tcgen05_dealloc(address, 128);
 }
 
 }  // namespace
@@ -1134,30 +1086,19 @@ TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operation
           "[sim][tcgen05]") {
   const sim::test::WithOptions with({.workers = 1, .requests = true, .sites = true});
   const auto of = [](int n) {
-    return sim::test::counted(several, {1, 32, (kM + kN) * kK * sizeof(bf16)}, n);
+    return sim::test::counted(describe, {1, 32, 17 * 1024}, Descriptors{.products = n});
   };
   const fa::Counts two = of(2), five = of(5);
   const fa::BlockWork &before = two.kernels[0].work[0], &after = five.kernels[0].work[0];
   CHECK(after.instructions == before.instructions + 3);
-  CHECK(before.wgmma_columns == 2 * 2 * kN);
-  CHECK(after.wgmma_columns == 5 * 2 * kN);
-  CHECK(five.tensor_flops == uint64_t{5} * 2 * kM * kN * kK);
-  CHECK(five.kernels[0].wgmma_wavefronts == 5 * (kM + kN) * kK * 2 / 128);
-  CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * (kM + kN) * kK * 2);
+  CHECK(before.wgmma_columns == 2 * 2 * kM);
+  CHECK(after.wgmma_columns == 5 * 2 * kM);
+  CHECK(five.tensor_flops == uint64_t{5} * 2 * kM * kM * kK);
+  CHECK(five.kernels[0].wgmma_wavefronts == 5 * 2 * kM * kK * 2 / 128);
+  CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * 2 * kM * kK * 2);
   uint64_t requests = 0;
   for (const fa::SiteCount& s : five.sites) {
     if (s.what == "shared tcgen05.mma") requests += s.requests;
   }
   CHECK(requests == 5);
-}
-
-ANALYSED("TMA refills a stage after the commit of the products that read it", "[sim][tcgen05]") {
-  const Buffer<bf16> operand("operand", 128 * 64);
-  const auto map = fa::tensor_map(operand.get(), {{64, 1, 64}, {128, 64, 128}}, Swizzle::b128);
-  const fa::LaunchConfig two_warps{1, 64, 128 * 64 * sizeof(bf16)};
-  SILENT(ring, two_warps, map, true);
-  FOUND(
-      "race on shared memory: ... thread (32,0,0): tcgen05.mma that reads dynamic shared memory, "
-      "byte 0 at ... and a TMA load by thread (0,0,0) at ... have no wait on its mbarrier",
-      ring, two_warps, map, false);
 }

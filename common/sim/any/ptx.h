@@ -401,6 +401,18 @@ void send(Where where, A to, B bar, Reduction reduction, V... values) {
   send_registers(shared_pointer<void>(to), &copy, sizeof copy, shared_pointer<uint64_t>(bar), where,
                  reduction);
 }
+/// Four registers that are neighbours in an array, or copies of them, which no finding is about.
+template <class... A>
+__attribute__((no_sanitize_thread)) const uint32_t* registers_of(uint32_t (&copy)[4], A&&... a) {
+  if constexpr (((std::is_lvalue_reference_v<A> && sizeof a == 4) && ...)) {
+    const void* const at[] = {&a...};
+    const auto first = static_cast<const uint32_t*>(at[0]);
+    if (at[1] == first + 1 && at[2] == first + 2 && at[3] == first + 3) return first;
+  }
+  int i = 0;
+  ((copy[i++] = as<uint32_t>(a)), ...);
+  return copy;
+}
 /// Accumulators that are consecutive in an array.
 template <class... D>
 void wgmma(Where where, const Wgmma& product, D&... d) {

@@ -101,4 +101,12 @@ inline __nv_fp8x2_storage_t __nv_cvt_float2_to_e8m0x2(float2 v, __nv_saturation_
 inline __nv_fp8_e8m0::__nv_fp8_e8m0(float f)
     : __x(__nv_cvt_float_to_e8m0(f, __NV_SATFINITE, cudaRoundPosInf)) {}
 SIM_FP8(e8m0)
+inline __nv_bfloat16_raw __nv_cvt_e8m0_to_bf16raw(__nv_fp8_storage_t x) {
+  __nv_fp8_e8m0 scale;
+  scale.__x = x;
+  return {static_cast<unsigned short>(std::bit_cast<uint32_t>(float(scale)) >> 16)};
+}
+inline __nv_bfloat162_raw __nv_cvt_e8m0x2_to_bf162raw(__nv_fp8x2_storage_t x) {
+  return {__nv_cvt_e8m0_to_bf16raw(x & 0xff).x, __nv_cvt_e8m0_to_bf16raw(x >> 8).x};
+}
 #undef SIM_FP8

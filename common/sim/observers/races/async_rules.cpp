@@ -23,7 +23,9 @@ uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const
   const uint32_t number = home.operations.add(own_.clocks, Operation::load, issue);
   for_each_word(a, [&](uint64_t word, uint8_t) {
     SharedCell& w = memory.word(word).cell;
-    home.operations.open(w, word) = {number, {}};
+    LatestOperations& latest = home.operations.open(w, word);
+    if (issue.sender->adds) home.operations.note_reduction(word, latest.write, issue.channel);
+    latest = {number, {}};
     w = {};  // by no thread
     w.wrote = memory.begun();
     w.thread = static_cast<uint16_t>(home.clocks.entry(0));

@@ -7,6 +7,7 @@ void Operations::begin(size_t shared_bytes) {
   first_ += static_cast<uint32_t>(all_.size());
   all_.clear();
   loads_.clear();
+  reductions.clear();
   waits_.clear();
   inits.clear();
   split = false;
@@ -27,6 +28,15 @@ LatestOperations& Operations::open(SharedCell& w, uint64_t word) {
   if (!w.async) latest = {};
   w.async = true;
   return latest;
+}
+
+void Operations::note_reduction(uint64_t word, uint32_t last, const void* bar) {
+  std::vector<uint32_t>& others = reductions[word];
+  const Operation* before = find(last);
+  if (!before || !before->sender->adds) return others.clear();
+  if (before->of_channel == bar) return;
+  std::erase_if(others, [&](uint32_t n) { return find(n)->of_channel == bar; });
+  others.push_back(last);
 }
 
 void Operations::note_waited(const void* bar, const Clock& clock) {

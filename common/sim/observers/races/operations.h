@@ -81,6 +81,10 @@ class Operations {
   /// Those of a word, to change them. A store by a thread has ended them all.
   LatestOperations& open(SharedCell&, uint64_t word);
   const LatestOperations& of_word(uint64_t word) const { return (*words_)[word]; }
+  /// A reduction by way of this mbarrier is now the latest operation on a word, after `last`.
+  void note_reduction(uint64_t word, uint32_t last, const void* bar);
+  /// By word: earlier reductions that add to it by way of other mbarriers than the latest one does.
+  std::unordered_map<uint64_t, std::vector<uint32_t>> reductions;
 
   /// A thread has waited for the mbarrier, which had released this clock.
   void note_waited(const void* bar, const Clock& clock);

@@ -205,6 +205,9 @@ void Rules::check_operations(const BlockParts& home, const Use& use, uint64_t wo
                   .wait = home.operations.for_other_phase(*o)});
   };
   check(latest.write);
+  if (const Operation* o = home.operations.find(latest.write); o && o->sender->adds) {
+    for (const uint32_t earlier : home.operations.reductions.at(word)) check(earlier);
+  }
   if (!writes) return;
   for (const uint32_t read : latest.reads) check(read);
 }
