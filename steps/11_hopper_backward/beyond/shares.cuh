@@ -147,7 +147,7 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   launch_columns<d>(p, t);
   launch_mapped<d, true>(shares_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
                          t, Br<d>, t.scratch<bf16>("columns"),
-                         FloatSums{t.scratch<float>("dQ_sum")}, sums, shape, shares);
+                         FloatSums{t.scratch<float>("dQ_sum")}, sums, shape, shares_of(p));
   step11_sums::launch_convert<d>(p, t);
   const unsigned keys = p.kv_heads() * sums.Nkp;
   fa::launch_early(convert_keys_kernel<d>,
