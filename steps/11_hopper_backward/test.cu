@@ -260,7 +260,7 @@ TEST_CASE("step 11: heads: keys that no row sees, and few heads, are columns' wo
 
 TEST_CASE("step 11: direct: many heads of d = 128 share places without the mask", "[step11]") {
   const bool causal = GENERATE(false, true);
-  const fa::Problem p = of_heads(130, 520, causal, 3, 3, 128);
+  const fa::Problem p = of_heads(128, 520, causal, 3, 3, 128);
   const fa::Variant variant = on_few_blocks<direct>();
 #if FA_BACKEND_GPU
   fa::test::require_right(variant, p);
