@@ -406,6 +406,9 @@ Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p) {
 static Problem as_supported(const Variant& v, Problem p) {
   if (v.support && !v.support->cross) p.Nk = p.N;
   if (v.support && !v.support->gqa) p.Hkv = p.H;
+  if (v.support && std::ranges::find(v.support->d, p.d) == v.support->d.end()) {
+    p.d = v.support->d.front();
+  }
   return p;
 }
 
