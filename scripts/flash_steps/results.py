@@ -181,7 +181,7 @@ def published(folder):
     """The files of docs/results that hold runs of steps on a GPU."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
     others = ("decode_", "ring_", "model_", "rivals_", "masks_", "microbenchmarks_")
-    others += ("estimates.", "times.", "equal_code.", "occasions_")
+    others += ("estimates.", "times.", "equal_code.", "occasions_", "models_", "latent_")
     return [path for path in paths if not os.path.basename(path).startswith(others)]
 
 
