@@ -60,7 +60,7 @@ def build(files, folder, gpu="H200", functions=None, include=(), define=()):
     binds = any(word in text_of(path) for path in files for word in BINDS)
     wanted = functions or ("bound" if binds else "all")
     options = argparse.Namespace(extension=wanted, include=list(include), define=list(define))
-    options.openmp, options.library = False, []
+    options.openmp, options.library, options.gpu = False, [], gpu
     how = cuda_program.how_to_build()
     how["flags"] += cuda_program.macros_of(gpu)
     how["local"], how["functions"], how["bound"] = 0, [], binds

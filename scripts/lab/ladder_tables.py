@@ -130,7 +130,8 @@ def fastest_table(results, filters):
         least = min(min(repeats) for _, repeats in ratios)
         text = map(measured.ratio_text, (mean, least))
         label = f"{step[:2]} {variant}"
-        date = (mine[0].get("date") or mine[0]["run"])[:10]
+        of_file = mine[0].get("date") or mine[0]["run"]
+        date = max(row.get("date") or of_file for row in rows)[:10]
         where = f"{model_of(device)}, {len(rows)} problems, {date}"
         lines.append((words, label, names, *text, where))
         found += [(label, row["standing"]) for row in rows]

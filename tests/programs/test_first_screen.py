@@ -62,7 +62,7 @@ class Readme(Folder):
         runs = data["series"][0]["runs"]
         steps = {path.name[:2] for path in (ROOT / "steps").glob("[0-9][0-9]_*")}
         self.assertEqual(steps - {run["id"][:2] for run in runs}, {"14"})  # of several GPUs
-        self.assertEqual({run["id"][:2] for run in runs if run.get("gpu")}, {"16", "17"})
+        self.assertEqual({run["id"][:2] for run in runs if run.get("gpu")}, {"16"})
         for run in runs:
             self.assertEqual(run["time_kind"], "estimated" if run.get("gpu") else "measured")
 

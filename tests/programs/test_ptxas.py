@@ -159,7 +159,7 @@ class Words(Folder):
         self.assertEqual([job.arch for job in jobs if not job.older], ["sm_80", "sm_90", "sm_90a"])
         names = "01_naive 02_tiled 07_tensor_cores 12_fp8 13_decode 14_ring".split()
         jobs = [job.what for job in ptxas.jobs_of_steps(names, False, fake)]
-        together = [["07_tensor_cores", "13_decode"], ["12_fp8", "14_ring"]]
+        together = [["07_tensor_cores"], ["12_fp8", "13_decode", "14_ring"]]
         self.assertEqual(jobs, [["01_naive"], ["02_tiled"], *together])
 
 
@@ -269,7 +269,8 @@ class Pretended(Folder):
     def test_all_steps_and_the_file(self):
         registers = {"sm_90": 40, "sm_90a": 90, "sm_100a": 100}
         fails, spills, only_alone = set(), set(), set()
-        steps = ["01_naive", "07_tensor_cores", "13_decode", "14_ring", "16_blackwell", "mine"]
+        steps = ["01_naive", "07_tensor_cores", "08_tensor_core_backward", "14_ring"]
+        steps += ["16_blackwell", "mine"]
 
         def compiled(_, job):
             if fails & {*job.what} or len(job.what) > 1 and only_alone & {*job.what}:
@@ -302,8 +303,12 @@ class Pretended(Folder):
         self.assertEqual(used, [40, 40, 40, 90, 100, 40])
         says("no finding", status=0)
         only_alone.add("07_tensor_cores")  # what compiles only alone is compared
-        said = says("remark: 07_tensor_cores 13_decode: a failure", "no finding", status=0)
-        self.assertRegex(said, "\n07_tensor_cores for sm_90(?s:.*)\n13_decode for sm_90")
+        said = says(
+            "remark: 07_tensor_cores 08_tensor_core_backward: a fail", "no finding", status=0
+        )
+        self.assertRegex(
+            said, "\n07_tensor_cores for sm_90(?s:.*)\n08_tensor_core_backward for sm_90"
+        )
         only_alone.clear()
         steps.append("new")  # a user's own need not be in the file
         says("no finding", status=0)
@@ -316,7 +321,9 @@ class Pretended(Folder):
         says(f"differs from ptxas on mine::k<64>: {ptxas.UPDATE}")
         steps.append("mine")
         fails.add("07_tensor_cores")
-        said = says("finding: 07_tensor_cores: a failure", "\n13_decode for sm_90, nvcc")
+        said = says(
+            "finding: 07_tensor_cores: a failure", "\n08_tensor_core_backward for sm_90, nvcc"
+        )
         self.assertNotIn("differs", said)
         registers["sm_90a"] = 91
         fails.clear()
