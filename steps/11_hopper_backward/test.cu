@@ -310,7 +310,6 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
     if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
     if (t.buffers.count("dK_sum")) return "shares";
-    if (t["K"].read == 2 * columns().backward_traffic(p)["K"].read) return "halves";
     return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
   };
   const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
@@ -333,9 +332,6 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   CHECK((of_128(1024, 1024, true) == "direct" && of_128(1025, 1025, true) == "columns"));
   CHECK((of_128(512, 576, true) == "direct" && of_128(512, 577, true) == "columns"));
   CHECK((of_128(512, 511, true) == "columns" && of_128(512, 512, false) == "columns"));
-  // A walk of one tile is no two halves.
-  CHECK((of_128(2048, 2048, true, 8) == "halves" && of_128(2049, 2049, true, 8) == "columns"));
-  CHECK((of_128(1024, 1024, true, 19) == "halves" && of_128(1024, 1024, true, 20) == "direct"));
   CHECK(
       (of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
   CHECK(
@@ -365,17 +361,6 @@ TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step1
 #else
   fa::test::require_equal(v.backward_traffic(p),
                           fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
-#endif
-}
-
-TEST_CASE("step 11: halves of long walks give the same dK and dV", "[step11]") {
-  const auto [N, Nk, H, Hkv] = GENERATE(std::tuple(1024, 1024, 1, 1), std::tuple(1000, 1111, 2, 1));
-  const auto p = bf16_problem(N, Nk, 128, true, 1, H, Hkv);
-#if FA_BACKEND_GPU
-  fa::test::require_right(direct(), p);
-#else
-  fa::test::require_equal(direct().backward_traffic(p),
-                          fa::test::require_right_counted(direct(), p, /*analyse=*/true).backward);
 #endif
 }
 
