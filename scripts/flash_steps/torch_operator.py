@@ -87,11 +87,11 @@ def _variant(step):
     """The library of "10" or "11 columns", the variant's index and its description."""
     step, _, name = step.zfill(2).partition(" ")
     library = _library(step)
-    names = [v["name"] for v in library.variants if not v.get("cache8")]
-    if name and name not in names:
-        said = f"step {step} has no variant '{name}': {', '.join(names)}"
+    places = {v["name"]: i for i, v in enumerate(library.variants) if not v["cache8"]}
+    if name and name not in places:
+        said = f"step {step} has no variant '{name}': {', '.join(places)}"
         raise ValueError(f"flash_steps.attention: {said}")
-    place = names.index(name or names[-1])
+    place = places[name] if name else max(places.values())
     return library, place, library.variants[place]
 
 

@@ -45,9 +45,8 @@ class OneLibrary:
         self.latent = "17_latent" == self.library.step  # V is a part of K
 
     def taken(self):
-        """The variants without a step's last one if that has an 8-bit cache, which is refused."""
-        eight_bits = "13_decode" == self.library.step
-        return self.library.variants[: -1 if eight_bits else None]
+        """The variants by place, without the one with an 8-bit cache, which is refused."""
+        return {i: v for i, v in enumerate(self.library.variants) if not v["cache8"]}
 
     def problems(self, variant):
         """Ragged; with the mask, grouped, and with Nk != N where the variant can."""
@@ -160,22 +159,22 @@ class OneLibrary:
     def run(self):
         """The last variant runs all problems, the others half of them, in alternation."""
         wrong, variants = [], self.taken()
-        for index, variant in enumerate(variants):
+        for index, variant in variants.items():
             problems = list(self.problems(variant))
-            for p in problems if variant is variants[-1] else problems[index % 2 :: 2]:
+            for p in problems if index == max(variants) else problems[index % 2 :: 2]:
                 wrong += self.compare(index, variant, p)
         self.library.release()
         return wrong + self.overrun()
 
     def overrun(self):
         """[] if the simulator names the buffer of an O that is too small, as a caller may pass."""
-        library, last = self.library, len(self.taken()) - 1
+        library, last = self.library, max(self.taken())
         one = library.malloc(16)
         most = {name: one for name in ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV")}
         first = "prepare" if library.variants[last]["prepare"] else "forward"
         words = "of buffer memory, which has 16 bytes"
         try:
-            library.runner(first, last, next(self.problems(self.taken()[-1])), most)()
+            library.runner(first, last, next(self.problems(library.variants[last])), most)()
         except Refused as error:
             if error.status == 1 and words in str(error):
                 return []
