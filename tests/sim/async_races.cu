@@ -283,6 +283,35 @@ __global__ void load_tiles(const float* x, float* y, Load fault) {
   }
 }
 
+// Warp 0 loads tiles into a ring; warps 1 and 2 read every second one each. With an odd number of
+// stages a warp has a stage in every second of its phases only, which have one parity.
+template <int kStages>
+__global__ void take_turns(const float* x, float* y, bool all_wait, bool relaxed) {
+  constexpr int kTiles = 4 * kStages;
+  __shared__ __align__(128) float tile[kStages][kTile];
+  __shared__ uint64_t full[kStages], empty[kStages];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int s = 0; s < kStages && threadIdx.x == 0; ++s) init(&full[s]), init(&empty[s]);
+  __syncthreads();
+  for (int j = 0; j < kTiles; ++j) {
+    const int s = j % kStages, parity = j / kStages % 2;
+    if (threadIdx.x == 0) {
+      fa::mbarrier_wait(&empty[s], parity ^ 1);
+      start_load(tile[s], x, &full[s]);
+    }
+    const bool mine = warp == 1 + j % 2;
+    if (warp > 0 && all_wait && !mine) {
+      const sim::Order order{relaxed};
+      while (!sim::mbarrier_try_wait(&full[s], parity, sim::Where::here(), order)) continue;
+    }
+    if (!mine) continue;
+    fa::mbarrier_wait(&full[s], parity);
+    y[threadIdx.x] = tile[s][lane];
+    __syncwarp();
+    if (lane == 0) fa::mbarrier_arrive(&empty[s]);
+  }
+}
+
 enum class Store { right, overwritten, loaded_over, not_waited, not_committed };
 
 // Thread 0 stores a tile; then it writes to the tile again, or TMA loads into it.
@@ -727,6 +756,18 @@ ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][ra
         x, y, Load::twice);
   FOUND("load of word, byte 0 at", load_tiles, kTwoWarps, x, y, Load::late);
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
+}
+
+ANALYSED("a wait may not end two phases early", "[sim][races][mbarrier]") {
+  const fa::LaunchConfig three_warps{1, 96};
+  FOUND(
+      "race on an mbarrier: kernel ... thread (64,0,0): nothing orders the wait at "
+      "async_races.cu: ... for parity 1 after the phase before: it may end two phases early",
+      take_turns<3>, three_warps, x, y, false, false);
+  SILENT(take_turns<2>, three_warps, x, y, false, false);
+  for (const bool relaxed : {false, true}) {
+    SILENT(take_turns<3>, three_warps, x, y, true, relaxed);
+  }
 }
 
 ANALYSED("a relaxed arrival hands over reads, and no stores and loads", "[sim][races][async]") {

@@ -73,6 +73,30 @@ TEST_CASE("clocks: an arrival hands over what came before it", "[races][clocks]"
   CHECK(g.launch.objects.count(&other_object) == 0);
 }
 
+TEST_CASE("clocks: a wait must be ordered after the phase before its own", "[races][clocks]") {
+  Blocks g;
+  BlockClocks& block = g.first;
+  block.begin(0, 0, 1, 64);
+  for (uint32_t phase = 0; phase < 4; ++phase) block.release(0, &object, phase);
+  for (const uint32_t begun : {0, 1}) CHECK_FALSE(block.may_end_early(40, &object, begun));
+  CHECK(block.may_end_early(40, &object, 4));  // phase 3 has ended: so has phase 1
+  CHECK(block.may_end_early(40, &object, 3));
+  CHECK_FALSE(block.may_end_early(0, &object, 4));  // its own arrivals
+
+  block.acquire(40, &object, 3);
+  CHECK_FALSE(block.may_end_early(40, &object, 4));
+  block.warp_sync(1, ~0u);  // by way of another thread
+  CHECK_FALSE(block.may_end_early(41, &object, 4));
+  block.acquire(4, &object, 3, true);  // a relaxed wait orders nothing, but it has ended
+  CHECK_FALSE(block.may_end_early(4, &object, 4));
+
+  const unsigned load = block.channel(&other_object, true);
+  for (uint32_t phase = 0; phase < 3; ++phase) {
+    block.complete(block.past(0), load, block.tick(), &other_object, phase);
+  }
+  CHECK(block.may_end_early(0, &other_object, 3));  // who issued a load does not see its end
+}
+
 TEST_CASE("clocks: a relaxed arrival hands over reads alone", "[races][clocks]") {
   Blocks g;
   BlockClocks& block = g.first;

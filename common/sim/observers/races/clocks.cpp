@@ -189,6 +189,9 @@ void BlockClocks::join_across(unsigned first_warp, unsigned last_warp, ThreadSet
 Released& BlockClocks::open(const void* object, uint32_t phase) {
   Released& released = launch_.objects[object];
   if (released.phase != phase) {
+    const bool next = phase == released.phase + 1;
+    released.ended[1] = next ? released.ended[0] : Released::Event{};
+    released.ended[0] = next ? released.last : Released::Event{};
     released.phase = phase;
     released.before = released.clock;
     released.version_before = released.version;
@@ -207,6 +210,8 @@ void BlockClocks::release(unsigned id, const void* object, uint32_t phase) {
   if (me.clock) released.added = me.clock;
   if (me.fenced) raise(released.fenced, *me.fenced);
   if (me.seen) raise(released.seen, *me.seen);
+  released.last = {entry(id), me.stamp};
+  pass(id, released, phase);
   tick(id);  // later accesses are not released
 }
 
@@ -245,13 +250,31 @@ void BlockClocks::release_relaxed(unsigned id, const void* object, uint32_t phas
     released.added_reads = me.clock;
   }
   raise(released.clock, launch_.reads + entry(id), me.stamp);
+  released.last = {};  // not visible as a whole: no question
+  pass(id, released, phase);
   tick(id);
+}
+
+void BlockClocks::pass(unsigned thread, Released& object, uint32_t phases) const {
+  object.passed.resize(std::max<size_t>(object.passed.size(), total_));
+  object.passed[entry(thread)] = phases;
+}
+
+bool BlockClocks::may_end_early(unsigned id, const void* object, uint32_t phase) const {
+  const auto found = launch_.objects.find(object);
+  if (phase < 2 || found == launch_.objects.end()) return false;
+  const Released& released = found->second;
+  if (released.phase != phase && released.phase != phase - 1) return false;
+  const Released::Event& end = released.ended[released.phase == phase];
+  const bool passed = entry(id) < released.passed.size() && released.passed[entry(id)] >= phase - 1;
+  return end.stamp && !passed && !sees(id, end.entry, end.stamp);
 }
 
 const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phase, bool relaxed) {
   const auto found = launch_.objects.find(object);
   if (found == launch_.objects.end()) return nullptr;
-  const Released& released = found->second;
+  Released& released = found->second;
+  pass(id, released, phase);
   const bool over = phase != released.phase;
   const Clock& clock = over ? released.clock : released.before;
   const uint32_t version = over ? released.version : released.version_before;
@@ -272,9 +295,10 @@ const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phas
 
 void BlockClocks::complete(const SharedClock& past, unsigned channel, Stamp stamp,
                            const void* object, uint32_t phase) {
-  Clock& clock = open(object, phase).clock;
-  if (past) raise(clock, *past);
-  raise(clock, channel, stamp);
+  Released& released = open(object, phase);
+  if (past) raise(released.clock, *past);
+  raise(released.clock, channel, stamp);
+  released.last = {channel, stamp};
 }
 
 SharedClock BlockClocks::past(unsigned me) {

@@ -30,6 +30,12 @@ struct Released {
   SharedClock added, added_reads;  ///< contained in `clock`: whole; as a relaxed arrival's
   Fenced fenced;
   SeenTickets seen;
+  struct Event {
+    unsigned entry = 0;
+    Stamp stamp = 0;  ///< 0: none
+  };
+  Event last, ended[2];          ///< the latest in this phase; what ended the one and two before it
+  std::vector<uint32_t> passed;  ///< by entry: phases that end before its latest step here
 };
 
 /// A thread's fence.proxy.async for device memory.
@@ -104,6 +110,9 @@ class BlockClocks {
   void release_relaxed(unsigned me, const void* object, uint32_t phase);
   /// Returns what it acquires, or null.
   const Clock* acquire(unsigned me, const void* object, uint32_t phase, bool relaxed = false);
+  /// A wait that ends in this phase may also end two phases before it, when the parity is the same:
+  /// nothing orders the wait after the phase between them. Before acquire().
+  bool may_end_early(unsigned me, const void* object, uint32_t phase) const;
   /// An operation completes, and releases `past` and its completion to the object.
   void complete(const SharedClock& past, unsigned channel, Stamp, const void* object,
                 uint32_t phase);
@@ -125,6 +134,7 @@ class BlockClocks {
   void add(Clock&, unsigned thread, bool acquired = true) const;
   Clock of(unsigned thread) const;
   Released& open(const void* object, uint32_t phase);
+  void pass(unsigned thread, Released& object, uint32_t phases) const;
   void hand_over_reads(Clock& to, const Clock& from, bool loads);
   void join_all(ThreadSet members);
   void join(unsigned first_warp, unsigned last_warp, ThreadSet, const Released* = nullptr);

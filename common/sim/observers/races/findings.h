@@ -29,6 +29,7 @@ enum class Fault : uint8_t {
   other_layout,
   uninitialised,
   left_behind,
+  early_wait,  ///< it may end two phases before the one for which it waits
   // Remarks, not faults:
   register_read,  ///< correct, but slower than it looks
   remark
@@ -101,6 +102,7 @@ class Words final : public Faults {
   void leave_store(const Where&);
   void touch_busy(RegisterUse, size_t element, Kind, const void* pc, const Where& user);
   void remark(const Where&, const std::string& sentence);
+  void early_wait(int parity, const Where&);
 
  private:
   /// Null: it has a sentence already.

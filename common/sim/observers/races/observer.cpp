@@ -64,6 +64,7 @@ class RaceObserver final : public Observer {
     clocks_.release_relaxed(b.current->id, object, phase);
   }
   void acquire(Block& b, const void* object, uint32_t phase) override {
+    early_ = clocks_.may_end_early(b.current->id, object, phase);
     const Clock* released = clocks_.acquire(b.current->id, object, phase);
     if (released) operations_.note_waited(object, *released);
   }
@@ -71,6 +72,7 @@ class RaceObserver final : public Observer {
     clocks_.acquire(b.current->id, object, phase, true);
   }
   void waited(Block& b, const void* bar, int parity, const Where& where) override {
+    if (early_) launch_.words.early_wait(parity, where);
     launch_.waits[bar] = {where, parity, launch_.clocks.now, clocks_[b.current->id].clock};
   }
   void fence(Block& b) override { clocks_.fence(b.current->id); }
@@ -184,6 +186,7 @@ class RaceObserver final : public Observer {
   AsyncRules async_{own_, rules_, launch_.words};
   TensorRules tensor_{own_, async_, launch_.words};
   uint64_t seen_ = 0;  // accesses
+  bool early_ = false;  // of the wait that acquire() has seen last
 };
 
 // Keeps the latest launch, because the next one may begin before it is over.

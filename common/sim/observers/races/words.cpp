@@ -207,6 +207,14 @@ void Words::remark(const Where& where, const std::string& sentence) {
   if (auto* text = fresh(Fault::remark, {nullptr, &where})) *text = sentence;
 }
 
+void Words::early_wait(int parity, const Where& where) {
+  if (auto* text = fresh(Fault::early_wait, {nullptr, &where})) {
+    *text = "race on an mbarrier: " + here() + ": nothing orders the wait at " + at(where) +
+            " for parity " + std::to_string(parity) +
+            " after the phase before: it may end two phases early, when the parity is the same";
+  }
+}
+
 void Words::touch_busy(RegisterUse use, size_t element, Kind kind, const void* pc,
                        const Where& user) {
   // Right, but the compiler waits first.
