@@ -185,7 +185,7 @@ class RaceObserver final : public Observer {
   Rules rules_{own_, launch_, launch_.words, hbm_written};
   AsyncRules async_{own_, rules_, launch_.words};
   TensorRules tensor_{own_, async_, launch_.words};
-  uint64_t seen_ = 0;  // accesses
+  uint64_t seen_ = 0;   // accesses
   bool early_ = false;  // of the wait that acquire() has seen last
 };
 
