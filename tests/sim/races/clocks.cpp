@@ -90,6 +90,16 @@ TEST_CASE("clocks: a wait must be ordered after the phase before its own", "[rac
   block.acquire(4, &object, 3, true);  // a relaxed wait orders nothing, but it has ended
   CHECK_FALSE(block.may_end_early(4, &object, 4));
 
+  const int third = 0;
+  for (uint32_t phase = 0; phase < 2; ++phase) block.release(0, &third, phase);
+  block.acquire(40, &third, 2);
+  block.warp_sync(1, ~0u);
+  block.release(0, &third, 2);
+  CHECK_FALSE(block.may_end_early(41, &third, 3));     // it sees the end of phase 1
+  block.release(0, &third, 3);
+  CHECK_FALSE(block.may_end_early(41, &third, 3));
+  CHECK(block.may_end_early(41, &third, 4));  // and not that of phase 2
+
   const unsigned load = block.channel(&other_object, true);
   for (uint32_t phase = 0; phase < 3; ++phase) {
     block.complete(block.past(0), load, block.tick(), &other_object, phase);
