@@ -95,7 +95,7 @@ TEST_CASE("clocks: a wait must be ordered after the phase before its own", "[rac
   block.acquire(40, &third, 2);
   block.warp_sync(1, ~0u);
   block.release(0, &third, 2);
-  CHECK_FALSE(block.may_end_early(41, &third, 3));     // it sees the end of phase 1
+  CHECK_FALSE(block.may_end_early(41, &third, 3));  // it sees the end of phase 1
   block.release(0, &third, 3);
   CHECK_FALSE(block.may_end_early(41, &third, 3));
   CHECK(block.may_end_early(41, &third, 4));  // and not that of phase 2
