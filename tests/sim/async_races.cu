@@ -229,22 +229,22 @@ __device__ void start_load(float* tile, const float* x, uint64_t* full) {
   fa::bulk_load(tile, x, kTile * sizeof(float), full);
 }
 
-// One thread fills both operands for its warpgroup, half after half, and may load into them. Of the
-// second half, the fence or the load only its warp knows, which multiplies first: the other warps
-// wait for another load.
-enum class Unknown { nothing, stores, fence, load };
+// One thread fills both operands for its warpgroup, half after half, and may load into them. Of all
+// stores, the second half, the fence or the load only its warp knows, which multiplies first: the
+// other warps wait for another load.
+enum class Unknown { nothing, all, stores, fence, load };
 __global__ void one_writer(const float* x, float* y, Unknown what) {
   __shared__ __align__(1024) bf16 tile[kElements];
   __shared__ __align__(128) float other[kTile];
   __shared__ uint64_t full[2];
   const int t = threadIdx.x;
-  if (t == 0) init(&full[0]), init(&full[1]);
+  if (t == 0 && what == Unknown::load) init(&full[0]), init(&full[1]);
   for (int i = 0; i < kElements; ++i) {
-    if (i == kElements / 2) __syncthreads();
+    if (i == kElements / 2 && what != Unknown::all) __syncthreads();
     if (t == 0) tile[i] = 1.f;
   }
   if (t == 0 && what != Unknown::fence) fa::fence_proxy_async();
-  if (what != Unknown::stores) __syncthreads();
+  if (what != Unknown::stores && what != Unknown::all) __syncthreads();
   if (t == 0 && what == Unknown::fence) fa::fence_proxy_async();
   if (what == Unknown::load) {
     if (t == 0) start_load(reinterpret_cast<float*>(tile), x, &full[0]);
@@ -681,8 +681,10 @@ ANALYSED("stores need fence.proxy.async before wgmma reads them", "[sim][races][
   }
   SILENT(one_writer, kWarpgroup, this->x, y, Unknown::nothing);
   const std::string others = "thread (32,0,0): wgmma that reads tile, byte ... and a ";
-  FOUND(others + "store by thread (0,0,0) ... have no barrier between them", one_writer, kWarpgroup,
-        this->x, y, Unknown::stores);
+  for (const Unknown what : {Unknown::all, Unknown::stores}) {
+    FOUND(others + "store by thread (0,0,0) ... have no barrier between them", one_writer,
+          kWarpgroup, this->x, y, what);
+  }
   FOUND(others + "store by thread (0,0,0) ... no fence.proxy.async", one_writer, kWarpgroup,
         this->x, y, Unknown::fence);
   FOUND(others + "TMA load ... no wait on its mbarrier", one_writer, kWarpgroup, this->x, y,
