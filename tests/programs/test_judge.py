@@ -172,13 +172,15 @@ class Said(Folder):
 
         def told(key, text="", name="O", **buffers):
             of = {n: {"bytes": {"read": 5, "write": x}} for n, x in buffers.items()}
-            kernel = {"buffers": of, "parts": {}, "estimated_ms": 0, "blocks": 1, "bytes": {}}
-            kernel |= {"hbm": {"read": 3, "write": 4}}
-            kernel |= {"shared": {"read": 0, "wavefronts": 0, "ideal": 0}}
+            kernel = {"buffers": of, "parts": {"HBM": 0.75}, "estimated_ms": 1, "blocks": 1}
+            kernel |= {"bytes": {}, "hbm": {"read": 3, "write": 4}}
+            kernel |= {"shared": {"read": 0, "wavefronts": 6, "ideal": 4}}
+            other = {**kernel, "parts": {"tensor cores": 0.5}, "estimated_ms": 3, "blocks": 3}
+            other |= {"shared": {**kernel["shared"], "read": 1}}
             called = mock.Mock(backward=False, tensors=lambda case: [])
             called.program.text, made = text, case.tensor("O")
             made.name = name
-            answer = {"report": {"kernels": [kernel, kernel], "gpu": ""}, "outputs": {"O": made}}
+            answer = {"report": {"kernels": [kernel, other], "gpu": ""}, "outputs": {"O": made}}
             return ladder.traffic(called, Run(case, answer=answer))[key]
 
         for text, hopper, copies in (
@@ -198,7 +200,11 @@ class Said(Folder):
         ):
             self.assertEqual(told(key, **buffers), known, buffers)
         self.assertFalse(ladder.scores_written(Case(b=2, h=3, n=64, d=64), {"S": scores}))
-        self.assertEqual(told("hbm"), 14)
+        for key, value in (
+            *(("hbm", 14), ("blocks", 3), ("conflicts", 1.5), ("shared", True), ("share", 0.375)),
+            *(("limit", "tensor cores"), ("tensor_cores", True)),
+        ):
+            self.assertEqual(told(key), value)
         runs = []
         for d, read in (128, 2), (64, 1):
             problem = {"b": 1, "h": 1, "n": 1, "nk": 1, "d": d, "causal": False}
