@@ -907,8 +907,9 @@ class Commands(Classroom):
                 self.assertLessEqual(max(map(len, page.splitlines())), columns, page)
             self.assertIn("b +", pages[-1])
             self.assertEqual(pages[-1].count("^~~"), 1)
-            for x in EXERCISES:
-                self.assertEqual(table.count(x.label), 1)
+            heads = [line.split() for line in table.splitlines() if line.startswith("student")]
+            self.assertEqual([x for _, done, *row in heads for x in row if done == "done"],
+                             [x.label for x in EXERCISES])  # fmt: skip
             self.assertEqual(table.count("does not compile"), len(EXERCISES))
 
     def test_where_the_keys_lead(self):
@@ -1199,9 +1200,6 @@ class Grading(Classroom):
         self.assertEqual(judged, [files["ann"][FIRST.name], files["eve"][FIRST.name]])
         kinds = [grades[student][0].kind for student in files]
         self.assertEqual(kinds, ["01_scores.cuh", "01_scores.cuh", "1_scores.cuh"])
-        file = files["ann"][FIRST.name]
-        file.write_bytes(file.read_bytes().rstrip())
-        self.assertEqual(len(FIRST.holes(catalogue.student_text(file))), 1)
 
     def test_what_is_pointed_out(self):
         """Changes outside the holes, also in a long file, for which difflib took 15 s; and the
@@ -1252,13 +1250,6 @@ class Grading(Classroom):
         outside = "lines outside the holes were changed or added"
         self.assertIn(f"{outside} (worth a look): ann 02_reduction", said)
         self.assertIn("the solution itself (worth a look): bo 02_reduction", said)
-        every = {"a": [grading.Grade("a", e, "ok") for e in EXERCISES]}
-        lines = grading.table(every, EXERCISES).splitlines()
-        heads = [line.split() for line in lines if line.startswith("student")]
-        self.assertGreater(len(heads), 1)
-        self.assertEqual([x for head in heads for x in head[2:]], [e.label for e in EXERCISES])
-        self.assertTrue(all(head[:2] == ["student", "done"] for head in heads))
-        self.assertLessEqual(max(map(len, lines)), show.width())
         self.assertEqual([e.number for e in grading.only(EXERCISES, "2-4,1")], [1, 2, 3, 4])
 
         out = self.folder / "out"
