@@ -152,25 +152,20 @@ void tiles(const Tensor& query, const Tensor& key, const Tensor& value, Tensor o
 
 // --- [B*H, N, d], fp16 by wmma, S in device memory; mutant 1: the scale is missing, 2: a barrier
 // within the softmax is missing, 3: one tile of P V is skipped
-template <int mutant>
-__global__ void products(const half* A, const half* B, float* S, half* O, int N, int d,
-                         bool second) {
+template <bool second, int mutant>
+__global__ void products(const half* A, const half* B, float* S, half* O, int N, int d) {
   const int row = blockIdx.y * 16, column = blockIdx.x * 16, head = blockIdx.z;
+  using Order = std::conditional_t<second, wmma::row_major, wmma::col_major>;
   wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
   wmma::fill_fragment(sum, 0.f);
   const int terms = second ? N : d;
   for (int k = 0; k < terms - (second && mutant == 3 ? 16 : 0); k += 16) {
     wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, Order> b;
+    const int key = second ? k : column, x = second ? column : k;
     wmma::load_matrix_sync(a, A + ((size_t)head * N + row) * terms + k, terms);
-    if (second) {
-      wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> b;
-      wmma::load_matrix_sync(b, B + ((size_t)head * N + k) * d + column, d);
-      wmma::mma_sync(sum, a, b, sum);
-    } else {
-      wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> b;
-      wmma::load_matrix_sync(b, B + ((size_t)head * N + column) * d + k, d);
-      wmma::mma_sync(sum, a, b, sum);
-    }
+    wmma::load_matrix_sync(b, B + ((size_t)head * N + key) * d + x, d);
+    wmma::mma_sync(sum, a, b, sum);
   }
   __shared__ float tile[256];
   wmma::store_matrix_sync(second ? tile : S + ((size_t)head * N + row) * N + column, sum,
@@ -207,10 +202,10 @@ std::vector<torch::Tensor> wmma_forward(Tensor q, Tensor k, Tensor v) {
     return reinterpret_cast<half*>(t.data_ptr<at::Half>());
   };
   const float scale = mutant == 1 ? 1.5f : 1.f / sqrtf(d);
-  products<mutant><<<dim3(N / 16, N / 16, heads), 32>>>(of(q), of(k), S.data_ptr<float>(), nullptr,
-                                                        N, d, false);
+  products<false, mutant>
+      <<<dim3(N / 16, N / 16, heads), 32>>>(of(q), of(k), S.data_ptr<float>(), nullptr, N, d);
   softmax<mutant><<<heads * N, 64>>>(S.data_ptr<float>(), of(P), N, scale);
-  products<mutant><<<dim3(d / 16, N / 16, heads), 32>>>(of(P), of(v), nullptr, of(O), N, d, true);
+  products<true, mutant><<<dim3(d / 16, N / 16, heads), 32>>>(of(P), of(v), nullptr, of(O), N, d);
   return {O};
 }
 
