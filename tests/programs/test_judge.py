@@ -117,6 +117,7 @@ class Judged(unittest.TestCase):
         names = [name for name in names if name.startswith("cheat_")]
         self.assertEqual(len(names), 11)
         kinds = {"cheat_by_the_host": "cheats", "cheat_changes_inputs": "changed"}
+        kinds["cheat_skips_rows"] = "wrong"
         for name in names:
             verdict = self.verdict(name)
             self.assertFalse(verdict["ok"], name)
