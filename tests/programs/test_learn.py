@@ -31,6 +31,7 @@ from learn_lib import course, show
 from learn_lib import exercises as catalogue
 from learn_lib import grade as grading
 from learn_lib.desk import Desk
+from learn_lib.judging import NONE
 from learn_lib.watch import Watch
 
 LEARN = ROOT / "scripts" / "learn"
@@ -419,6 +420,7 @@ OF_ONE = ("holes_and_what_is_in_them", "every_exercise_keeps_its_promises",
 
 
 # --- one check ----------------------------------------------------------------------------------
+
 
 class Checks(Classroom):
     def test_submissions(self):
@@ -879,8 +881,8 @@ class Commands(Classroom):
         last = len(path.read_text().splitlines())
         message = f"25,600 bytes read from K, most of them at {path.name}:{last}; the spec has 1"
         problem = {"problem": "B=1 H=1 N=100 d=64 causal fp32"}
-        yours, spec = ({"read": n, "write": 1, "atomic": m} for n, m in ((123456789, 7), (12345, 0)))
-        problem["traffic"] = {"K": {"yours": yours, "spec": {**spec, "write": 2}}}
+        yours = {"read": 123456789, "write": 1, "atomic": 7}
+        problem["traffic"] = {"K": {"yours": yours, "spec": {**NONE, "read": 12345, "write": 2}}}
         problem["totals"] = {"wavefronts": 12345678, "wavefronts_ideal": 1234567}
         compiler = (
             f"{path.name}:5:70: error: a sentence of the compiler that is longer than the line is\n"
