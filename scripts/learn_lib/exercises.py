@@ -266,9 +266,7 @@ def _read(path, *facts):
         raise Broken(f"{where}: kind = '{t['kind']}'; the kinds are {', '.join(KINDS)}")
     predicts = t["kind"] == "predict"
     if t["text"] and not predicts:
-        raise Broken(
-            f"{where}: 'text' belongs to an exercise of the kind 'predict', and to no other"
-        )
+        raise Broken(f"{where}: 'text' belongs to exercises of the kind 'predict', and to no other")
     if predicts:
         _take(t["program"], where, "function", "kernel")
         _take(t["check"], where, "problems")

@@ -68,13 +68,10 @@ def try_problem(request, wanted, facts, student, checker, seen):
     got = ask(student, asked, b"".join(inputs.values()))
     if "kind" in got:
         raise Fault(str(got["kind"]), str(got["message"]))
-    outputs = {
-        o["name"]: (
-            "float32",
-            student.bytes(4 * min(o["count"], known["outputs"][o["name"]]["count"])),
-        )
-        for o in got["outputs"]
-    }
+    outputs = {}
+    for o in got["outputs"]:
+        count = min(o["count"], known["outputs"][o["name"]]["count"])
+        outputs[o["name"]] = "float32", student.bytes(4 * count)
     forward = ["O"] + ["LSE"] * facts["writes_lse"]
     made = ["dQ", "dK", "dV"] if backward else forward
     for name in {*forward, *made}:
@@ -149,10 +146,8 @@ def right_order(orders, first, second):
     for order in orders:  # of a block
         right = first + (first + second) * (len(order) // 2 - 1) + second
         if order != right:
-            words = (
-                f"a block issues its copies in the order {order}; a tile of {first} belongs ahead"
-            )
-            raise Fault("order", f"{words} of {second} of the tile before it: {right}")
+            words = f"a block issues its copies in the order {order}; a tile of {first} belongs "
+            raise Fault("order", f"{words}ahead of {second} of the tile before it: {right}")
 
 
 # --- a prediction ---------------------------------------------------------------------------------
@@ -164,16 +159,9 @@ def rates():
     c = read_json(f"{ROOT}/common/data/clock_h200.json")["figures"]
     lanes = 128  # fp32, of an SM; a multiply-add is two operations
     clock = gpu["fp32_flops"] / (gpu["sms"] * lanes * 2)
+    sm = gpu["sms"], clock, c["data_pipe"], c["data_pipe"], c["issue"]
     hbm = c["hbm_share"] * gpu["hbm_bytes_per_s"], c["hbm_latency"]
-    return [
-        gpu["sms"],
-        clock,
-        c["data_pipe"],
-        c["data_pipe"],
-        c["issue"],
-        *hbm,
-        c["launch_seconds"],
-    ]
+    return [*sm, *hbm, c["launch_seconds"]]
 
 
 def try_prediction(wanted, student, checker, seen):
@@ -220,18 +208,15 @@ def right_bytes(yours, counted):
 
 def right_limit(yours, run, names):
     limit = max(run["parts"], key=run["parts"].get)
-    own, whole, most = (
-        time_text(run["ms"] * share)
-        for share in (run["parts"].get(yours, 0), 1, run["parts"][limit])
-    )
+    shares = run["parts"].get(yours, 0), 1, run["parts"][limit]
+    own, whole, most = (time_text(run["ms"] * share) for share in shares)
     if yours not in names:
         what = f'the limiter is "{yours}", and the parts are called {", ".join(names)}'
         raise Fault("wrong limiter", what)
     if yours != limit:
-        what = (
-            f"{yours}: {own} of the kernel's {whole}, but {limit}: {most}. Is {limit} forgotten, "
-        )
-        raise Fault("wrong limiter", f"{what}or counted too low, or {yours} too high?")
+        what = f"{yours}: {own} of the kernel's {whole}, but {limit}: {most}. "
+        why = f"Is {limit} forgotten, or counted too low, or {yours} too high?"
+        raise Fault("wrong limiter", what + why)
 
 
 def right_time(yours, run, sms):

@@ -13,12 +13,8 @@ from flash_steps.text import aligned, time_text
 from .exercises import ROOT, student_text
 
 # Shown instead of the lines of a bug to find, where a verdict names none.
-NO_LINE = (
-    "No line is known: only races, accesses out of bounds and reads of unwritten memory name one."
-)
-NO_LINE_OF_A_RESULT = (
-    "No line is known: the simulator finds no fault in any access, only the result is wrong."
-)
+NO_LINE = "No line is known: only races, accesses out of bounds and unwritten words have one."
+NO_LINE_OF_A_RESULT = "No line is known: no access is a fault, only the result is wrong."
 RESULTS = ("wrong result", "unwritten", "not a number")
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 

@@ -16,8 +16,12 @@ NVCC_12 = "50 52 60 70 75 80 86 87 89 90"
 NVCC_13 = "75 80 86 87 88 89 90 100 110 103 120 121"
 
 HOST_COMPILER = """#!/usr/bin/env python3
-import glob, os, shutil, sys
-UNIT = "@BUILD@/common/sim/CMakeFiles/fa_cold.dir/Unity/unity_counts_cxx.cxx.o"
+import glob, os, re, shutil, sys
+UNITS = {  # each has all files of these names
+    "counts/(?!clock|json)|harness/(npy|tensors)": "",
+    "counts/json": "@BUILD@/common/sim/CMakeFiles/fa_cold.dir/Unity/unity_counts_cxx.cxx.o",
+    "harness/inputs": "@BUILD@/common/CMakeFiles/fa_reference.dir/Unity/unity_inputs_cxx.cxx.o",
+}
 words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
 BACKEND = "FA_", "dialect/", "device_memory", "multiprocessors"
@@ -28,11 +32,11 @@ def knows_nothing(path):
     return not any(word in code for word in BACKEND)
 if "-c" in words and len(sources) == 1 and knows_nothing(sources[0]):
     found = glob.glob("@BUILD@/common/CMakeFiles/*/" + sources[0][7:] + ".o")
-    if "/counts/" in sources[0] and "clock" not in sources[0]:  # the unit has all of them
-        if "json" not in sources[0]:
+    for unit in (unit for files, unit in UNITS.items() if re.search(files, sources[0])):
+        if not unit:
             out = words[words.index("-o") + 1]
             os.execvp("g++", ["g++", "-x", "c++", "-c", "/dev/null", "-o", out])
-        found = [UNIT]
+        found = [unit]
     for built in found:
         with open("@LOG@", "a") as log:
             print(sources[0], file=log)

@@ -115,8 +115,9 @@ class Judged(unittest.TestCase):
         self.assertTrue(self.verdict("honest")["ok"])
         names = [f["name"] for f in extension(*self.define)[0].functions]
         names = [name for name in names if name.startswith("cheat_")]
-        self.assertEqual(len(names), 14)
+        self.assertEqual(len(names), 11)
         kinds = {"cheat_by_the_host": "cheats", "cheat_changes_inputs": "changed"}
+        kinds["cheat_skips_rows"] = "wrong"
         for name in names:
             verdict = self.verdict(name)
             self.assertFalse(verdict["ok"], name)
@@ -165,86 +166,54 @@ class Said(Folder):
                 self.assertEqual((said["next"], said["its_per_score"]), (then, its))
         self.assertEqual(ladder.chapter("11"), "steps/11_hopper_backward/README.md")
 
-    def test_bytes_per_score_of_the_nearest_published_size(self):
-        def run(d, n, bytes, causal=False, backward=None, **more):
-            moved = {"requested": {"predicted": {"read": bytes, "write": bytes}}}
-            problem = {"b": 2, "h": 3, "n": n, "nk": 2 * n, "d": d, "causal": causal}
-            data = {"step": "06_work_partitioning", "variant": "registers", "problem": problem}
-            data |= {"traffic": moved, "backward": backward and {"traffic": backward["traffic"]}}
-            return {**data, **more}
+    def test_what_tells_the_steps_apart(self):
+        """Beside what the screens of docs/own_kernel.md show (test_new.py)."""
+        case = Case(b=2, h=3, n=128, d=64)
+        scores, out = 2 * 3 * 128 * 128 * 2, 6 * 128 * 64 * 4
 
-        later = run(64, 10, 9000, backward=run(64, 10, 600), variant="swapped")
-        runs = [run(128, 10, 1200), run(64, 30, 2700), run(64, 20, 2400), later]
-        runs += [run(64, 5, 1, causal=True), run(64, 5, 1, step="07_x")]
-        runs += [run(64, 5, 0, traffic=None)]
-        forward, backward = ({"d": 64, "backward": way} for way in (False, True))
-        with mock.patch.object(ladder, "read_json", lambda _: {"runs": runs}):
-            for d, each in ((64, 4800 / 4800), (80, 4800 / 4800), (128, 2400 / 1200)):
-                self.assertEqual(ladder.per_score("06", {**forward, "d": d}), each)
-            self.assertIsNone(ladder.per_score("06", backward))
-            runs[2]["backward"] = run(64, 20, 600)
-            self.assertEqual(ladder.per_score("06", backward), 1200 / 4800)
+        def told(key, text="", name="O", **buffers):
+            of = {n: {"bytes": {"read": 5, "write": x}} for n, x in buffers.items()}
+            kernel = {"buffers": of, "parts": {"HBM": 0.75}, "estimated_ms": 1, "blocks": 1}
+            kernel |= {"bytes": {}, "hbm": {"read": 3, "write": 4}}
+            kernel |= {"shared": {"read": 0, "wavefronts": 6, "ideal": 4}}
+            other = {**kernel, "parts": {"tensor cores": 0.5}, "estimated_ms": 3, "blocks": 3}
+            other |= {"shared": {**kernel["shared"], "read": 1}}
+            called = mock.Mock(backward=False, tensors=lambda case: [])
+            called.program.text, made = text, case.tensor("O")
+            made.name = name
+            answer = {"report": {"kernels": [kernel, other], "gpu": ""}, "outputs": {"O": made}}
+            return ladder.traffic(called, Run(case, answer=answer))[key]
 
-    def test_what_moved(self):
-        case = Case(b=2, h=3, n=128, d=64, type="float32")
-
-        def kernel(ms, part, share, **buffers):
-            of = {n: {"bytes": {"read": 5, "write": x, "atomic": 1}} for n, x in buffers.items()}
-            found = {"buffers": of, "parts": {part: share}, "estimated_ms": ms, "blocks": 4 * ms}
-            found |= {"bytes": {"read": 10, "write": 20}, "hbm": {"read": 3, "write": 4}}
-            return found | {"shared": {"read": 0, "write": 0, "wavefronts": 6, "ideal": 4}}
-
-        def moved(kernels, keys, text="", tensors="QKV", outputs="O", name="O", backward=False):
-            called = mock.Mock(backward=backward, tensors=lambda case: list(tensors))
-            called.program.text = text
-            made = {output: case.tensor(output) for output in outputs}
-            list(made.values())[0].name = name
-            answer = {"report": {"kernels": kernels, "gpu": "H200"}, "outputs": made}
-            found.update(ladder.traffic(called, Run(case, answer=answer)))
-            return [found[key] for key in keys.split()]
-
-        scores, out, found = 2 * 3 * 128 * 128 * 2, 6 * 128 * 64 * 4, {}
-        two = [kernel(1, "HBM", 0.75, S=scores - 2), kernel(3, "tensor cores", 0.5, S=1)]
-        two[1]["shared"]["read"] = 1
-        words = "limit shared tensor_cores scores_written"
-        numbers = "per_score requested hbm ms conflicts share blocks heads compulsory"
-        given = {"tensors": ("Q", "K", "V", "dO"), "outputs": ("dQ", "dK", "LSE")}
-        again = "rewritten scores_written"
-        for (kernels, keys), how, values in (
-            ((two, "problem"), {}, [str(case)]),
-            ((two, numbers), {}, [60 / (6 * 128**2), 60, 14, 4, 1.5, 1.5 / 4, 12, 6, 4 * out]),
-            ((two, words), {}, ["tensor cores", True, True, True]),
-            ((two[:1], "compulsory"), given, [6 * out + 6 * 4 * 128]),
-            ((two[:1], words), given, ["HBM", False, False, False]),
-            *(((two, "wgmma copies"), {"text": text}, [hopper, copies])
-              for text, hopper, copies in (
-                  ("WGMMA", True, False), ("CUtensorMap", True, False),
-                  ("cp.async.bulk", True, True), ("cp_async", False, True),
-                  ("memcpy_async", False, True), ("", False, False))),
-            (([kernel(1, "x", 1, O=1.5 * out - 1)], again), {}, [False, False]),
-            (([kernel(1, "x", 1, O=1.5 * out)], again), {}, [True, False]),
-            (([kernel(1, "x", 1, out=9 * out)], again), {"name": "out"}, [True, False]),
-            (([kernel(1, "x", 1, out=9 * out)], again), {"name": ""}, [False, True]),
+        for text, hopper, copies in (
+            ("WGMMA", True, False), ("CUtensorMap", True, False), ("cp.async.bulk", True, True),
+            ("cp_async", False, True), ("memcpy_async", False, True), ("", False, False),
         ):  # fmt: skip
-            self.assertEqual(moved(kernels, keys, **how), values, (keys, how))
-        for name, bytes, known in (
-            *(("S", scores, True), ("S", scores - 1, False), ("K", scores, False)),
-            *(("f32 6x128x128", scores, True), ("f32 6x128x64", 9 * scores, False)),
+            self.assertEqual((told("wgmma", text), told("copies", text)), (hopper, copies), text)
+        again = 3 * out // 4  # of each kernel
+        self.assertEqual([told("rewritten", O=x) for x in (again, again + 1)], [False, True])
+        self.assertTrue(told("rewritten", name="out", out=again + 1))
+        for key, buffers, known in (
+            ("scores_written", {"S": scores // 2}, True),
+            ("scores_written", {"S": scores // 2 - 1}, False),
+            ("scores_written", {"K": scores}, False),
+            ("scores_written", {"f32 6x128x128": scores}, True),
+            ("scores_written", {"f32 6x128x64": scores}, False),
         ):
-            self.assertEqual(ladder.scores_written(case, {name: bytes}), known, name)
+            self.assertEqual(told(key, **buffers), known, buffers)
         self.assertFalse(ladder.scores_written(Case(b=2, h=3, n=64, d=64), {"S": scores}))
-        two[0]["parts"] = {}
-        for ms in (1, 0):
-            two[0]["estimated_ms"] = ms
-            little = moved(two[:1], "limit share backward", backward=True)
-            self.assertEqual(little, ["", 0, True])
-        like = {"like": "05", "next": "08", "its_per_score": 0, "why": "w"}
-        moved(two[1:], "")
-        said = dict(ladder.rows(found, like))
-        self.assertNotIn("published", said["like"])
-        self.assertIn("tensor cores (50%)", said["time"])
-        self.assertIn("the L2 still holds the rest", said["moves"])
-        self.assertNotIn("the L2", dict(ladder.rows({**found, "compulsory": 7}, like))["moves"])
+        for key, value in (
+            *(("hbm", 14), ("blocks", 3), ("conflicts", 1.5), ("shared", True), ("share", 0.375)),
+            *(("limit", "tensor cores"), ("tensor_cores", True)),
+        ):
+            self.assertEqual(told(key), value)
+        runs = []
+        for d, read in (128, 2), (64, 1):
+            problem = {"b": 1, "h": 1, "n": 1, "nk": 1, "d": d, "causal": False}
+            runs.append({"step": "06_work_partitioning", "variant": "registers"})
+            runs[-1] |= {"problem": problem, "traffic": {"requested": {"predicted": {"r": read}}}}
+        with mock.patch.object(ladder, "read_json", lambda _: {"runs": runs}):
+            found = [ladder.per_score("06", {"backward": False, "d": d}) for d in (64, 80, 128)]
+        self.assertEqual(found, [1, 1, 2])
 
     def test_what_kernels_wrote_and_read(self):
         """Sums by atomics count, memsets and copies, which have no blocks, do not."""

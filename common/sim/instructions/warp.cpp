@@ -2,16 +2,12 @@
 #include <bit>
 
 #include "common/sim/block.h"
+#include "common/sim/instructions/async.h"
 #include "common/sim/messages/messages.h"
 
 namespace sim {
 
 namespace {
-
-template <class Frame>
-Frame& frame_of(WarpMeeting& m, int lane) {
-  return *static_cast<Frame*>(m.frame[lane]);
-}
 
 struct ShuffleFrame {
   Shuffle kind;

@@ -13,13 +13,13 @@ namespace sim {
 
 namespace {
 
-struct Range {
+struct Span {
   uintptr_t begin = 0, size = 0;
   bool hold(uintptr_t address) const { return address - begin < size; }
 };
 struct Program {
-  Range all;
-  std::vector<Range> code;
+  Span all;
+  std::vector<Span> code;
 };
 const Program& program() {
   static const Program p = [] {
@@ -48,7 +48,7 @@ const Program& program() {
 
 bool is_code(uintptr_t address) {
   const auto& code = program().code;
-  return std::any_of(code.begin(), code.end(), [=](const Range& r) { return r.hold(address); });
+  return std::any_of(code.begin(), code.end(), [=](const Span& r) { return r.hold(address); });
 }
 
 bool is_table_of_functions(uintptr_t address) {
@@ -61,7 +61,7 @@ bool is_table_of_functions(uintptr_t address) {
 }
 
 bool watched = false;
-Range plain;  // only words in this range are examined
+Span plain;  // only words in this range are examined
 std::set<uintptr_t>& of_the_device() {
   static auto& all = *new std::set<uintptr_t>;
   return all;

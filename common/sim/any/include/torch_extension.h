@@ -116,32 +116,25 @@ enum class ScalarType : int8_t {
 #undef SIM_TYPE
       Undefined = 44
 };
-#define SIM_TYPE(T, name, number, text) constexpr ScalarType k##name = ScalarType::name;
-SIM_TYPES(SIM_TYPE)
-#undef SIM_TYPE
-constexpr ScalarType kFloat32 = kFloat, kFloat64 = kDouble, kFloat16 = kHalf, kInt32 = kInt,
-                     kInt64 = kLong, kInt16 = kShort, kInt8 = kChar, kUInt8 = kByte;
-
 template <class T>
 struct CppTypeToScalarType;
 namespace impl {
 template <ScalarType>
 struct ScalarTypeToCPPType;
-#define SIM_TYPE(T, name, number, text)                                  \
-  template <>                                                            \
-  struct ScalarTypeToCPPType<ScalarType::name> : std::type_identity<T> { \
-    using type = T;                                                      \
-  };
-SIM_TYPES(SIM_TYPE)
-#undef SIM_TYPE
 template <ScalarType t>
 using ScalarTypeToCPPTypeT = typename ScalarTypeToCPPType<t>::type;
 }  // namespace impl
-#define SIM_TYPE(T, name, number, text) \
-  template <>                           \
-  struct CppTypeToScalarType<T> : std::integral_constant<ScalarType, ScalarType::name> {};
+#define SIM_TYPE(T, name, number, text)                                 \
+  constexpr ScalarType k##name = ScalarType::name;                      \
+  template <>                                                           \
+  struct impl::ScalarTypeToCPPType<k##name> : std::type_identity<T> {}; \
+  template <>                                                           \
+  struct CppTypeToScalarType<T> : std::integral_constant<ScalarType, k##name> {};
 SIM_TYPES(SIM_TYPE)
 #undef SIM_TYPE
+constexpr ScalarType kFloat32 = kFloat, kFloat64 = kDouble, kFloat16 = kHalf, kInt32 = kInt,
+                     kInt64 = kLong, kInt16 = kShort, kInt8 = kChar, kUInt8 = kByte;
+
 const char* toString(ScalarType);  ///< "Float"
 const char* text_of(ScalarType);   ///< "float32"
 ScalarType type_named(const std::string& text);
@@ -288,34 +281,27 @@ template <class T>
 struct RestrictPtrTraits {
   using PtrType = T* __restrict__;
 };
-template <class T, size_t n, template <class> class Traits = DefaultPtrTraits, class I = int64_t>
-struct TensorAccessor {
+/// The sizes are a tensor's, or its own (I[n]) in an argument of a kernel.
+template <class T, size_t n, template <class> class Traits, class I, class Sizes>
+struct Accessor {
   typename Traits<T>::PtrType data_;
-  const I *sizes_, *strides_;
+  Sizes sizes_, strides_;
   decltype(auto) operator[](I i) const {
     const auto at = data_ + strides_[0] * i;
     if constexpr (n == 1) {
       return *at;
     } else {
-      return TensorAccessor<T, n - 1, Traits, I>{at, sizes_ + 1, strides_ + 1};
+      return Accessor<T, n - 1, Traits, I, const I*>{at, sizes_ + 1, strides_ + 1};
     }
   }
   I size(I i) const { return sizes_[i]; }
   I stride(I i) const { return strides_[i]; }
   T* data() const { return data_; }
 };
-/// The same with its own sizes, for an argument of a kernel.
 template <class T, size_t n, template <class> class Traits = DefaultPtrTraits, class I = int64_t>
-struct GenericPackedTensorAccessor {
-  typename Traits<T>::PtrType data_;
-  I sizes_[n], strides_[n];
-  decltype(auto) operator[](I i) const {
-    return TensorAccessor<T, n, Traits, I>{data_, sizes_, strides_}[i];
-  }
-  I size(I i) const { return sizes_[i]; }
-  I stride(I i) const { return strides_[i]; }
-  T* data() const { return data_; }
-};
+using TensorAccessor = Accessor<T, n, Traits, I, const I*>;
+template <class T, size_t n, template <class> class Traits = DefaultPtrTraits, class I = int64_t>
+using GenericPackedTensorAccessor = Accessor<T, n, Traits, I, I[n]>;
 template <class T, size_t n, template <class> class Traits = DefaultPtrTraits>
 using PackedTensorAccessor32 = GenericPackedTensorAccessor<T, n, Traits, int32_t>;
 template <class T, size_t n, template <class> class Traits = DefaultPtrTraits>
