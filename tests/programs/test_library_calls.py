@@ -26,10 +26,10 @@ def build(folder):
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     # Already compiled, and the same on a GPU.
-    made = {"reference": ("problem", "tensors"), "common": ("description",)}
-    for target, names in made.items():
-        objects = BUILD / f"common/CMakeFiles/fa_{target}.dir/harness"
-        sources += [objects / f"{name}.cpp.o" for name in names]
+    made = BUILD / "common/CMakeFiles/fa_reference.dir"
+    sources += [made / "harness/problem.cpp.o", made / "Unity/unity_inputs_cxx.cxx.o"]
+    sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/description.cpp.o"]
+    sources += [BUILD / "common/sim/CMakeFiles/fa_cold.dir/Unity/unity_counts_cxx.cxx.o"]
     path = folder / "lib99_fake.so"
     command = [*fake_gpu_compiler(), "-shared", "-fPIC", "-fvisibility=hidden"]
     command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
