@@ -138,8 +138,11 @@ def main():
         raise BadInput("--log is the work log of one extension, not of a --suite")
     if options.note and not options.log:
         raise BadInput("--note is a row's text: name the work log with --log")
-    for path in filter(os.path.isdir, options.files):
-        raise BadInput(f"{path} is a folder: --suite judges each extension in one")
+    for path in options.files:  # before the simulator is compiled
+        if os.path.isdir(path):
+            raise BadInput(f"{path} is a folder: --suite judges each extension in one")
+        if not os.path.exists(path):
+            raise BadInput(f"there is no file {path}")
     for flag, path in ("--json", options.json), ("--log", options.log):
         if path:
             require_writable(flag, path, *options.files)

@@ -136,6 +136,14 @@ class Said(Folder):
     def lacks(self, body, what):
         self.refused(self.judged(body), 2, f"judge: {what} is not in the simulator's torch")
 
+    def test_no_file_before_anything_is_compiled(self):
+        arguments = ["judge", "no_such.cu", str(ROOT)]
+        with mock.patch.object(judge, "judge_files", side_effect=AssertionError):
+            for words in ("there is no file no_such.cu", "is a folder"):
+                with mock.patch("sys.argv", arguments), self.assertRaisesRegex(BadInput, words):
+                    judge.main()
+                del arguments[1]
+
     def test_what_the_header_lacks(self):
         self.lacks("{ return torch::matmul(q, k); }", "torch::matmul")
 
