@@ -32,6 +32,7 @@ def knows_nothing(path):
     return not any(word in code for word in BACKEND)
 if "-c" in words and len(sources) == 1 and knows_nothing(sources[0]):
     found = glob.glob("@BUILD@/common/CMakeFiles/*/" + sources[0][7:] + ".o")
+    found.sort(key=os.path.getmtime, reverse=True)  # an older target may have left another one
     for unit in (unit for files, unit in UNITS.items() if re.search(files, sources[0])):
         if not unit:
             out = words[words.index("-o") + 1]
