@@ -52,6 +52,8 @@ class Grade:
 class Aside:
     """Files that are not graded, and why: no submission disappears silently."""
 
+    SHOWN = 4  # per student and reason
+
     def __init__(self):
         self.files = {}  # {reason: {student: [path]}}
 
@@ -63,7 +65,12 @@ class Aside:
 
     def lines(self):
         for why, found in self.files.items():
-            yield f"left aside, {why}: {', '.join(path for of in found.values() for path in of)}"
+            words = []
+            for student, paths in found.items():
+                words += paths[: self.SHOWN]
+                if len(paths) > self.SHOWN:
+                    words.append(f"{len(paths) - self.SHOWN} more of {student}")
+            yield f"left aside, {why}: {', '.join(words)}"
 
 
 def looks_handed_in(name, exercises):

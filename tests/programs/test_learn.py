@@ -751,6 +751,14 @@ class Pieces(Folder):
         others = "notes.txt", "x.cpp", f"my{name}.txt"
         looks = lambda file: grading.looks_handed_in(file, EXERCISES)
         self.assertEqual([*filter(looks, [*names, *others])], names)
+        aside = grading.Aside()
+        for n in range(6):
+            aside.leave(f"al/{n}", "so", "al")
+        aside.leave("bo/0", "so", "bo")
+        aside.leave("x", "else")
+        so = "left aside, so: al/0, al/1, al/2, al/3, 2 more of al, bo/0"
+        self.assertEqual(list(aside.lines()), [so, "left aside, else: x"])
+        self.assertEqual(aside.of("bo"), {"so": ["bo/0"]})
 
 
 # --- the commands -------------------------------------------------------------------------------
