@@ -287,6 +287,7 @@ Tensor same_by_address(Tensor Q, Tensor K, Tensor V) {
 }
 /// A number that a loose tolerance lets pass.
 Tensor independent_of_inputs(Tensor Q, Tensor K, Tensor V) { return torch::full_like(Q, 0.01); }
+Tensor first_value(Tensor Q, Tensor K, Tensor V) { return V.clone(); }
 /// Right, and made on the host; a kernel reads everything and copies the result.
 Tensor by_the_host(Tensor Q, Tensor K, Tensor V) {
   auto P = (Q.cpu().unsqueeze(3) * K.cpu().unsqueeze(2)).sum(-1);
@@ -302,6 +303,10 @@ Tensor by_the_host(Tensor Q, Tensor K, Tensor V) {
 /// Most rows, the rest as memory had them.
 Tensor skips_rows(Tensor Q, Tensor K, Tensor V) {
   return run(Q, K, V, torch::empty_like(Q), Q.size(2) - 1);
+}
+/// The same, and the rest zero.
+Tensor zeroes_rows(Tensor Q, Tensor K, Tensor V) {
+  return run(Q, K, V, torch::zeros_like(Q), Q.size(2) - 1);
 }
 /// Where tests usually look: the first head, and the first 64 rows.
 Tensor where_tests_look(Tensor Q, Tensor K, Tensor V) {
@@ -335,6 +340,7 @@ Tensor one_head_of_keys(Tensor Q, Tensor K, Tensor V) {
 }
 /// On the host.
 Tensor dereferences(Tensor Q, Tensor K, Tensor V) { return Q.fill_(Q.data_ptr<float>()[0]); }
+Tensor returns_nothing_new(Tensor Q, Tensor K, Tensor V) { return torch::empty_like(Q); }
 
 #define BIND(f, ...) m.def(#f, &f<0>), m.def(#f "_1", &f<1>), ##__VA_ARGS__
 #define MORE(f, n) m.def(#f "_" #n, &f<n>)
@@ -352,6 +358,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 #endif
   m.def("honest", &honest), m.def("refuses", &refuses), m.def("dereferences", &dereferences);
   CHEAT(same_by_size), CHEAT(same_by_address), CHEAT(independent_of_inputs);
-  CHEAT(by_the_host), CHEAT(skips_rows), CHEAT(where_tests_look), CHEAT(first_head_only);
-  CHEAT(leftovers), CHEAT(warm_up_only), CHEAT(changes_inputs), CHEAT(one_head_of_keys);
+  CHEAT(first_value), CHEAT(by_the_host), CHEAT(skips_rows), CHEAT(zeroes_rows);
+  CHEAT(where_tests_look), CHEAT(first_head_only), CHEAT(leftovers), CHEAT(warm_up_only);
+  CHEAT(changes_inputs), CHEAT(one_head_of_keys), CHEAT(returns_nothing_new);
 }

@@ -115,7 +115,7 @@ class Judged(unittest.TestCase):
         self.assertTrue(self.verdict("honest")["ok"])
         names = [f["name"] for f in extension(*self.define)[0].functions]
         names = [name for name in names if name.startswith("cheat_")]
-        self.assertEqual(len(names), 11)
+        self.assertEqual(len(names), 14)
         kinds = {"cheat_by_the_host": "cheats", "cheat_changes_inputs": "changed"}
         kinds["cheat_skips_rows"] = "wrong"
         for name in names:
