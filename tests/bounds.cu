@@ -150,7 +150,10 @@ std::vector<Option> options_of(const fa::Step& step, const fa::Variant& v) {
     all.push_back({with_window(causal, 20, -1)});
   }
   if (s.documents) all.push_back({packed(causal, {{13, 20}, {0, 5}, {10, 35}, {7, 0}}), true});
-  if (s.predicate) all.push_back({fa::test::with_random_predicate(causal, 1), true});
+  if (s.predicate) {
+    all.push_back({fa::test::with_random_predicate(causal, 1), true});
+    all.push_back({fa::test::with_random_tiles(p, p.heads(), 1, 1)});
+  }
   if (s.score_mod) {
     all.push_back({with_score_mod(causal, 1.5f, false, false)});
     all.push_back({with_score_mod(p, 0, true, false), true});
@@ -313,7 +316,8 @@ TEST_CASE("every step: the predicted HBM bytes of a forward are what its L2 miss
         CHECK(counts.hbm->write <= predicted.hbm.write + written);
         CHECK(counts.hbm->write >= predicted.hbm.write);
         // A second kernel finds its operands in the L2; a mask may leave keys out.
-        const bool all_keys = p.mask.row_starts.empty() && !p.mask.predicate.sees;
+        const bool all_keys =
+            p.mask.row_starts.empty() && !p.mask.predicate.sees && !p.mask.has_tiles();
         if (all_keys && counts.kernels.size() == 1) {
           CHECK(counts.hbm->read >= predicted.hbm.read);
         }

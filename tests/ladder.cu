@@ -75,6 +75,7 @@ TEST_CASE("the ladder: a step adds the options that its variants support, and no
       {"--table", {&S::pages}},
       {"--window", {&S::window}},
       {"--mask", {&S::predicate}},
+      {"--tiles", {&S::predicate}},
       {"--cap", {&S::score_mod}},
       {"--alibi", {&S::score_mod}},
       {"--sinks", {&S::score_mod}}};

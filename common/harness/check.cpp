@@ -188,7 +188,8 @@ std::string find_impossible(const Problem& p, const Output& t,
     const float value = t.values[i];
     if (std::isfinite(value)) continue;
     const bool masked_row = t.name == std::string_view("LSE") &&
-                            p.visible(static_cast<int>(i % t.length), i / t.length / t.heads) == 0;
+                            p.visible(static_cast<int>(i % t.length), i / t.length / t.heads,
+                                      i / t.length % t.heads) == 0;
     if (!masked_row && overflows(i / t.width)) continue;
     if (!masked_row || !(value < 0)) {
       return fmt::format("{} is {}{}", t.element(i), value,

@@ -33,7 +33,7 @@ struct Definition {
       const size_t first = S.size();
       std::vector<size_t> keys;  // that the row sees
       for (int c = 0; c < p.Nk; ++c) {
-        if (p.sees(static_cast<int>(row % p.N), c, bh / p.H)) keys.push_back(c);
+        if (p.sees(static_cast<int>(row % p.N), c, bh / p.H, bh % p.H)) keys.push_back(c);
       }
       for (const size_t c : keys) {
         Real s = 0;

@@ -1,9 +1,11 @@
 /// \file
 /// Which keys a row sees, beyond Problem::causal (a rule in problem.cpp): a window, packed
-/// documents, or any function; and how its scores are modified. Parts of Problem.
+/// documents, any function, or tiles; and how its scores are modified. Parts of Problem.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,25 @@ struct Predicate {
 /// "strided:64", or "causal_blocks" where n is 0.
 std::string text_of(const Predicate&);
 
+/// Tiles of scores, each seen whole or not at all: block-sparse attention.
+struct TileMask {
+  static constexpr int kSize = 128;  ///< rows and keys of a tile
+  size_t heads = 0;                  ///< that differ: 1, H or B*H; 0: there is no such mask
+  int rows = 0, keys = 0;            ///< tiles of each
+  std::shared_ptr<const std::vector<uint8_t>> kept = {};  ///< [heads, rows, keys]: 0 or 1
+
+  /// Is key c in a tile that row r of head bh of B*H sees?
+  bool has(size_t bh, int r, int c) const {
+    return (*kept)[(bh % heads * rows + r / kSize) * keys + c / kSize] != 0;
+  }
+  /// The number of tiles that are seen, of all `heads`.
+  size_t count() const { return std::count(kept->begin(), kept->end(), uint8_t{1}); }
+  bool operator==(const TileMask& other) const {
+    return heads == other.heads && rows == other.rows && keys == other.keys &&
+           (kept == other.kept || (kept && other.kept && *kept == *other.kept));
+  }
+};
+
 /// All conditions must hold, and so must Problem::causal.
 struct Mask {
   static constexpr int kNoLimit = -1;
@@ -50,10 +71,14 @@ struct Mask {
   /// [documents + 1], the cu_seqlens of FlashAttention. Empty: one document.
   std::vector<int> row_starts = {}, key_starts = {};
   Predicate predicate = {};
+  TileMask tiles = {};
 
   bool has_window() const { return left != kNoLimit || right != kNoLimit; }
   bool has_documents() const { return !row_starts.empty(); }
-  bool is_none() const { return !has_window() && !has_documents() && !predicate.sees; }
+  bool has_tiles() const { return tiles.heads != 0; }
+  bool is_none() const {
+    return !has_window() && !has_documents() && !predicate.sees && !has_tiles();
+  }
   bool operator==(const Mask&) const = default;
 };
 

@@ -159,11 +159,15 @@ Npy read_npy(const std::string& path) {
   return npy;
 }
 
-NpyIntegers read_npy_integers(const std::string& path) {
-  const File file = open_npy(path, {"<i4", "<i8"}, "int32 and int64 ('<i4', '<i8')");
-  NpyIntegers npy{file.shape, std::vector<int64_t>(file.count)};
+NpyIntegers read_npy_integers(const std::string& path, bool bools) {
+  const File file =
+      bools ? open_npy(path, {"<i4", "<i8", "|b1"}, "bool, int32 and int64 ('|b1', '<i4', '<i8')")
+            : open_npy(path, {"<i4", "<i8"}, "int32 and int64 ('<i4', '<i8')");
+  NpyIntegers npy{file.shape, std::vector<int64_t>(file.count), file.width == 1};
   for (size_t i = 0; i < file.count; ++i) {
-    npy.data[i] = file.width == 4 ? file.at<int32_t>(i) : file.at<int64_t>(i);
+    npy.data[i] = file.width == 1   ? file.at<uint8_t>(i) != 0
+                  : file.width == 4 ? file.at<int32_t>(i)
+                                    : file.at<int64_t>(i);
   }
   return npy;
 }

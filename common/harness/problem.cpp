@@ -118,6 +118,33 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
   }
 }
 
+void validate_tiles(const Problem& p, const Support& support, const std::string& who) {
+  const TileMask& tiles = p.mask.tiles;
+  if (!p.mask.has_tiles()) return;
+  if (!support.predicate) refuse("--tiles: {} has no such mask", who);
+  constexpr int kSize = TileMask::kSize;
+  const int rows = (p.N - 1) / kSize + 1, keys = (p.Nk - 1) / kSize + 1;
+  const size_t H = p.H, group = p.H / p.Hkv;
+  if (tiles.rows != rows || tiles.keys != keys) {
+    refuse("--tiles: {} x {} tiles, but --n {} --nk {} has {} x {} of {} rows and keys", tiles.rows,
+           tiles.keys, p.N, p.Nk, rows, keys, kSize);
+  }
+  if (tiles.heads != 1 && tiles.heads != H && tiles.heads != p.heads()) {
+    refuse(
+        "--tiles: tiles of {} heads; there must be one set for all, or --h {}, or --b {} x --h {}",
+        tiles.heads, H, p.B, H);
+  }
+  const ptrdiff_t size = ptrdiff_t{rows} * keys;
+  for (size_t h = 0; tiles.heads > 1 && h < tiles.heads; ++h) {
+    const auto of = [&](size_t head) {
+      return tiles.kept->begin() + static_cast<ptrdiff_t>(head) * size;
+    };
+    if (std::equal(of(h), of(h) + size, of(h / group * group))) continue;
+    refuse("--tiles: heads {} and {} have different tiles, but --hkv {} lets them share keys",
+           h / group * group, h, p.Hkv);
+  }
+}
+
 /// The document of row (key) i; of several that begin there, the one that is not empty.
 size_t place_of(int i, const std::vector<int>& starts) {
   return std::upper_bound(starts.begin(), starts.end() - 1, i) - starts.begin() - 1;
@@ -181,19 +208,23 @@ Range Problem::seen_by(int c, size_t b) const {
   return rows_seeing(*this, document_of_key(c, b), c);
 }
 
-int Problem::visible(int r, size_t b) const {
-  const Range keys = seen(r, b);
-  if (!mask.predicate.sees) return keys.size();
+int Problem::visible(int r, size_t b, size_t h) const {
   int n = 0;
-  for (int c = keys.first; c < keys.last; ++c) n += mask.predicate.sees(*this, r, c);
+  for_runs(r, b * H + h, [&](const Range& keys) {
+    if (!mask.predicate.sees) n += keys.size();
+    for (int c = keys.first; mask.predicate.sees && c < keys.last; ++c) {
+      n += mask.predicate.sees(*this, r, c);
+    }
+  });
   return n;
 }
 
-uint64_t Problem::visible_scores() const {
+uint64_t Problem::visible_scores(size_t bh) const {
   if (!mask.is_none()) {
     std::vector<uint64_t> of(N);
-    parallel_for(of.size(),
-                 [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
+    parallel_for(of.size(), [&] {
+      return [&](size_t r) { of[r] = visible(static_cast<int>(r), bh / H, bh % H); };
+    });
     return std::accumulate(of.begin(), of.end(), uint64_t{0});
   }
   // Causal: each row that sees keys sees one more than the previous row; else all see equally many.
@@ -204,8 +235,15 @@ uint64_t Problem::visible_scores() const {
   return rows.size() * (first + last) / 2;
 }
 
+uint64_t Problem::all_visible_scores() const {
+  const size_t different = std::max<size_t>(1, mask.tiles.heads);
+  uint64_t sum = 0;
+  for (size_t bh = 0; bh < different; ++bh) sum += visible_scores(bh);
+  return sum * (heads() / different);
+}
+
 double Problem::flops_forward() const {
-  if (!mask.is_none()) return 4.0 * heads() * visible_scores() * d;
+  if (!mask.is_none()) return 4.0 * all_visible_scores() * d;
   const double keys = cache.lengths.empty()
                           ? static_cast<double>(B) * Nk
                           : std::accumulate(cache.lengths.begin(), cache.lengths.end(), 0.0);
@@ -249,6 +287,7 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
   }
   validate_cache(p, support, who);
   validate_mask(p, support, who);
+  validate_tiles(p, support, who);
   const ScoreMod& mod = p.score_mod;
   if (!mod.is_none() && !support.score_mod) {
     refuse("--{}: {} changes no scores",
@@ -282,6 +321,9 @@ std::string describe(const Problem& p) {
   if (p.mask.has_window()) text += fmt::format(" window={},{}", p.mask.left, p.mask.right);
   if (p.mask.has_documents()) text += fmt::format(" documents={}", p.mask.row_starts.size() - 1);
   if (p.mask.predicate.sees) text += " mask=" + text_of(p.mask.predicate);
+  if (p.mask.has_tiles()) {
+    text += fmt::format(" tiles={}/{}", p.mask.tiles.count(), p.mask.tiles.kept->size());
+  }
   if (p.score_mod.cap != 0) text += fmt::format(" cap={:g}", p.score_mod.cap);
   if (p.score_mod.alibi) text += " alibi";
   if (p.score_mod.sinks) text += " sinks";

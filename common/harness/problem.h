@@ -55,7 +55,7 @@ struct Problem {
   DType dtype = DType::f32;
   Method method = {};
   CacheFormat cache = {};   ///< steps 13 and 17
-  Mask mask = {};           ///< beyond `causal`, step 15; the same in each batch entry and head
+  Mask mask = {};           ///< beyond `causal`, step 15; only its tiles may differ between heads
   ScoreMod score_mod = {};  ///< step 15
   Gpu gpu = {};             ///< that runs the problem: this_gpu()
 
@@ -86,21 +86,41 @@ struct Problem {
   /// The document of a row, and of a key.
   Document document_of(int r, size_t b = 0) const;
   Document document_of_key(int c, size_t b = 0) const;
-  /// The range of keys that row r of batch entry b sees, apart from Mask::predicate; may be empty.
+  /// The range of keys that row r of batch entry b sees, apart from Mask::predicate and tiles; may
+  /// be empty.
   Range seen(int r, size_t b = 0) const;
   /// The same for the rows that see key c.
   Range seen_by(int c, size_t b = 0) const;
-  bool sees(int r, int c, size_t b = 0) const {
-    return seen(r, b).has(c) && (!mask.predicate.sees || mask.predicate.sees(*this, r, c));
+  /// Do Mask::predicate and Mask::tiles leave score (r, c) of head bh?
+  bool leaves(int r, int c, size_t bh) const {
+    return (!mask.predicate.sees || mask.predicate.sees(*this, r, c)) &&
+           (!mask.has_tiles() || mask.tiles.has(bh, r, c));
+  }
+  /// Calls f(Range) for the runs of keys, in order, that row r of head bh sees, apart from
+  /// Mask::predicate.
+  template <class F>
+  void for_runs(int r, size_t bh, const F& f) const {
+    const Range keys = seen(r, bh / H);
+    for (int c = keys.first, end = 0; c < keys.last; c = end) {
+      end = keys.last;
+      if (mask.has_tiles()) end = std::min(end, (c / TileMask::kSize + 1) * TileMask::kSize);
+      if (!mask.has_tiles() || mask.tiles.has(bh, r, c)) f(Range{c, end});
+    }
+  }
+  /// `h`: the query head, for Mask::tiles
+  bool sees(int r, int c, size_t b = 0, size_t h = 0) const {
+    return seen(r, b).has(c) && leaves(r, c, b * H + h);
   }
   /// The number of keys that row r of batch entry b sees; without a mask the first ones.
-  int visible(int r, size_t b = 0) const;
+  int visible(int r, size_t b = 0, size_t h = 0) const;
   /// Pairs (r, c) of one head that the mask leaves, of N * Nk, whatever CacheFormat::lengths says.
-  uint64_t visible_scores() const;
+  uint64_t visible_scores(size_t bh = 0) const;
+  /// The same of all B*H heads.
+  uint64_t all_visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
   /// (arXiv 2307.08691, section 4.1), even where N << Nk and the mask hides almost nothing. The sum
-  /// of `lengths` replaces B*Nk, and with a Mask visible_scores() replaces N*Nk.
+  /// of `lengths` replaces B*Nk, and with a Mask all_visible_scores() replaces B*H*N*Nk.
   double flops_forward() const;
   /// 2.5 times the forward (five matrix products instead of two).
   double flops_backward() const { return 2.5 * flops_forward(); }
@@ -138,7 +158,7 @@ struct Support {
   int least_page = 16;     ///< of these
   bool window = false;     ///< Mask::left and right
   bool documents = false;  ///< Mask::row_starts and key_starts
-  bool predicate = false;  ///< Mask::predicate
+  bool predicate = false;  ///< Mask::predicate and tiles
   bool score_mod = false;  ///< ScoreMod
 
   bool operator==(const Support&) const = default;

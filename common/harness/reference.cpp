@@ -219,7 +219,8 @@ struct Softmax {
   double size[kBlock];  // sum of P |S|; only in fp64
 
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
-  /// none has m = -inf, l = 0. P is 0 for a key within `seen` that Mask::predicate hides.
+  /// none has m = -inf, l = 0. P is 0 for a key within `seen` that Problem::leaves() hides.
+  /// \param head  of B*H
   /// \param rows  of their head
   /// \param sinks  Inputs::sinks
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
@@ -230,7 +231,7 @@ struct Softmax {
     const ScoreMod& mod = problem.score_mod;
     const Modified<Real> modified(problem, head);
     const Real sink_score = mod.sinks ? sinks[head % problem.H] : -INFINITY;
-    const auto sees = problem.mask.predicate.sees;
+    const bool tests = problem.mask.predicate.sees || problem.mask.has_tiles();
     multiply(q, K_transposed, features, seen, P);
     if (mod.cap > 0) change.resize(P.width);
     for (size_t k = 0; k < seen.size(); ++k) {
@@ -242,7 +243,7 @@ struct Softmax {
       l[k] = size[k] = sink[k] = bias[k] = 0;
       bool any = sink_score > -INFINITY;
       for (int c = first; c < last; ++c) {
-        const bool is_seen = !sees || sees(problem, rows[k], c);
+        const bool is_seen = !tests || problem.leaves(rows[k], c, head);
         p[c] = is_seen ? p[c] * scale : -INFINITY;
         if (is_seen && !mod.is_none()) {
           Real slope;
@@ -735,7 +736,8 @@ class Backward {
       multiply(w.v, w.dO_transposed, w.features, w.seen, w.dS);  // dP
       for (size_t k = 0; k < item.size(); ++k) {
         const Modified<Real> modified(p, query_head(j, g));
-        softmax_of_key(w, k, &statistics_[(j * group + g) * N], modified, item.begin + k, j * Nk);
+        softmax_of_key(w, k, &statistics_[(j * group + g) * N], modified, query_head(j, g),
+                       item.begin + k, j * Nk);
       }
       multiply(w.dS, w.Q, w.seen, w.features, w.sum);
       for (size_t x = 0; x < w.dK.data.size(); ++x) w.dK.data[x] += w.sum.data[x];
@@ -764,10 +766,11 @@ class Backward {
   }
 
   /// Turns S and dP of the block's k-th key into P and dS.
+  /// \param bh  the query head
   /// \param c  the key's number in its head, whose first key is `key0` in the results
   void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows,
-                      const Modified<Real>& modified, size_t c, size_t key0) {
-    const auto sees = p.mask.predicate.sees;
+                      const Modified<Real>& modified, size_t bh, size_t c, size_t key0) {
+    const bool tests = p.mask.predicate.sees || p.mask.has_tiles();
     const int to_own = p.document_of_key(static_cast<int>(c)).own_key(0) - static_cast<int>(c);
     const size_t key = key0 + c;
     double squares = 0, dK_squares = 0, dV_squares = 0;
@@ -775,7 +778,7 @@ class Backward {
     for (int r = w.seen[k].first; r < w.seen[k].last; ++r) {
       const RowStatistics<Real>& row = rows[r];
       Real &P = w.P[k][r], dP = w.dS[k][r];
-      if (sees && !sees(p, r, static_cast<int>(c))) {
+      if (tests && !p.leaves(r, static_cast<int>(c), bh)) {
         P = w.dS[k][r] = 0;
         continue;
       }
@@ -850,8 +853,9 @@ std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Bel
 Sample sample_of(const Problem& p, uint64_t seed, double budget) {
   if (p.method.fp8) budget /= 4;  // three baselines, and the error terms of each row
   // Multiply-adds: 2 d per score forward (Q K^T, P V), 7 d backward (S and dP twice, dQ, dK, dV).
-  const double row_cost = 2.0 * p.d * p.visible_scores() / p.N;
-  const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
+  const double scores = static_cast<double>(p.all_visible_scores()) / p.heads();  // of a head
+  const double row_cost = 2.0 * p.d * scores / p.N;
+  const double head_cost = 7.0 * p.d * scores * (p.H / p.Hkv);
   const double row_budget = std::max(16.0, budget / row_cost);
   const double head_budget = std::max(1.0, budget / head_cost);
   constexpr double kLayout = 30;  // per number of K and V, in multiply-adds: measured

@@ -118,6 +118,40 @@ void pack_documents(const std::string& text, Options& o) {
   }
 }
 
+/// [..., rows, keys] bools, or [..., rows, n] tiles of keys; both behind [], [H] or [B, H].
+void read_tiles(const std::string& path, Options& o) {
+  const NpyIntegers npy = read_npy_integers(path, /*bools=*/true);
+  const size_t axes = npy.shape.size();
+  if (axes < 2 || axes > 4) {
+    refuse("--tiles {}: its shape {} must be [rows, keys], [H, rows, keys] or [B, H, rows, keys]",
+           path, text_of(npy.shape));
+  }
+  TileMask tiles;
+  const size_t listed = npy.shape[axes - 1], rows = npy.shape[axes - 2];
+  tiles.heads = 1;
+  for (size_t i = 0; i + 2 < axes; ++i) tiles.heads *= npy.shape[i];
+  constexpr size_t kMost = 1 << 21;  // more rows or keys are not supported
+  const int keys = (std::max(o.problem.Nk, 1) - 1) / TileMask::kSize + 1;
+  if (tiles.heads == 0 || rows > kMost || listed > kMost) {
+    refuse("--tiles {}: its shape {} has no tile, or too many", path, text_of(npy.shape));
+  }
+  tiles.rows = static_cast<int>(rows);
+  tiles.keys = npy.is_bool ? static_cast<int>(listed) : keys;
+  std::vector<uint8_t> kept(tiles.heads * rows * tiles.keys);
+  for (size_t i = 0; i < npy.data.size(); ++i) {
+    if (npy.is_bool) {
+      kept[i] = static_cast<uint8_t>(npy.data[i]);
+    } else if (npy.data[i] >= 0 && npy.data[i] < keys) {
+      kept[i / listed * keys + static_cast<size_t>(npy.data[i])] = 1;
+    } else if (npy.data[i] != -1) {
+      refuse("--tiles {}: {} is none of the {} tiles of keys, 0 to {}, and not -1 for none", path,
+             npy.data[i], keys, keys - 1);
+    }
+  }
+  tiles.kept = std::make_shared<const std::vector<uint8_t>>(std::move(kept));
+  o.problem.mask.tiles = tiles;
+}
+
 Predicate find_mask(const std::vector<Predicate>& masks, const std::string& text) {
   const size_t colon = std::min(text.find(':'), text.size());
   std::string known;
@@ -177,6 +211,13 @@ std::vector<StepOption> mask_options(const std::vector<Predicate>& masks) {
        .help = "a row sees L keys before its position and R after it; -1: no limit",
        .text = set_window},
       {.group = "Problem", .name = "--mask", .type = "NAME[:INT]", .help = names, .text = set_mask},
+      {.group = "Problem",
+       .name = "--tiles",
+       .type = "F.npy",
+       .help =
+           "tiles of 128 rows and 128 keys that are seen: bool [rows, keys], [H, rows, keys] or "
+           "[B, H, rows, keys]; or int, where the last axis lists tiles of keys, -1 for none",
+       .text = read_tiles},
       {.group = "Problem",
        .name = "--cap",
        .type = "FLOAT",

@@ -12,7 +12,7 @@ namespace fa {
 /// Step 13's --lengths of batch entries, --page and --table.
 std::vector<StepOption> cache_options();
 
-/// Step 15's --lengths of documents, --window, --mask, --cap, --alibi and --sinks.
+/// Step 15's --lengths of documents, --window, --mask, --tiles, --cap, --alibi and --sinks.
 /// \param masks  the names for --mask, with Predicate::n as the default
 std::vector<StepOption> mask_options(const std::vector<Predicate>& masks);
 

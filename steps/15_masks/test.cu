@@ -368,6 +368,7 @@ TEST_CASE("step 15: lists hold the tiles that a mask leaves, each once", "[step1
     Problem p = fa::test::problem(1 + random() % 150, 64, random() % 2);
     p.Nk = 1 + random() % 150;
     p = fa::test::with_random_mask(p, random, /*predicates=*/true);
+    if (i % 3 == 0) p = fa::test::with_random_tiles(p, 1, 0.5, i);
     CAPTURE(i, fa::describe(p));
     require_lists(p, {32, 16, i % 2 == 0, 1, [](int, int) { return std::pair(-1, -1); }});
   }
@@ -403,6 +404,31 @@ TEST_CASE("step 15: random masks", "[step15][all]") {
       require_all(in_turn(both("lists", "wgmma_lists")), p);
     }
   });
+}
+
+TEST_CASE("step 15: tiles of each head, and rows of tiles without any", "[step15][all]") {
+  using fa::test::with_random_tiles;
+  const auto [N, Nk, H, Hkv] =
+      GENERATE(std::tuple(300, 300, 2, 2), std::tuple(385, 200, 4, 2), std::tuple(129, 513, 2, 1));
+  const int heads = GENERATE(1, 2, 4), d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  const double share = GENERATE(0.2, 0.6);
+  if (!fa::test::one_in(37)) return;
+  const int B = heads == 1 ? 1 : 2;
+  const auto p = bf16_problem(N, Nk, d, causal, B, H, Hkv);
+  const size_t different = heads == 1 ? 1 : heads == 2 ? H : p.heads();
+  require_all(in_turn(both("lists", "wgmma_lists")), with_random_tiles(p, different, share, N + H));
+}
+
+TEST_CASE("step 15: without a hidden tile the result is that without tiles, bit for bit",
+          "[step15]") {
+  const int d = GENERATE(64, 128);
+  const auto p = bf16_problem(130, 200, d, /*causal=*/d == 64, /*B=*/1, /*H=*/2, /*Hkv=*/2);
+  const fa::Variant& v = *GENERATE(from_range(both("lists", "wgmma_lists")));
+  Problem tiled = p;
+  tiled.mask.tiles = {2, 2, 2, std::make_shared<std::vector<uint8_t>>(2 * 2 * 2, 1)};
+  const auto in = fa::normal_inputs(p, 12);
+  require_same(fa::run(v, tiled, in), fa::run(v, p, in));
 }
 
 TEST_CASE("step 15: a window and a pack by lists", "[step15]") {

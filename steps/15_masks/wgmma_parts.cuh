@@ -224,10 +224,11 @@ inline int count_row_tiles(const fa::Problem& p, int size) {
 
 // All heads' entries in the order of blocks: sections whose `bytes` fit in the L2 (16 MB), the
 // longest walks of each first; documents with the longest walks begin. group: heads that share an
-// entry's bytes. most: of a section's pairs of a document and a head.
+// entry's bytes. most: of a section's pairs of a document and a head. different: heads of K and V
+// whose entries differ; then each "document" has those of the heads with a remainder, its `bh`.
 template <class Entry, class Bytes>
 std::vector<Entry> in_order(const fa::Problem& p, std::vector<std::vector<Entry>> documents,
-                            Bytes&& bytes, int group, int most) {
+                            Bytes&& bytes, int group, int most, int different = 1) {
   const auto longer = [](const Entry& a, const Entry& b) { return a.tiles > b.tiles; };
   std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
   for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
@@ -241,7 +242,8 @@ std::vector<Entry> in_order(const fa::Problem& p, std::vector<std::vector<Entry>
     begun = all.size(), in_section = heads = 0;
   };
   for (const auto& doc : documents) {
-    for (int head = 0; head < int(p.kv_heads()); ++head) {
+    const int first = doc[0].bh;
+    for (int head = first; head < int(p.kv_heads()); head += different) {
       if (in_section + bytes(doc[0]) > 16 << 20 || heads + group > most) end_section();
       for (int bh = head * group; bh < (head + 1) * group; ++bh) {
         for (Entry tile : doc) tile.bh = bh, all.push_back(tile);
@@ -254,9 +256,10 @@ std::vector<Entry> in_order(const fa::Problem& p, std::vector<std::vector<Entry>
 }
 // Of the forward: K and V of at most 4096 / d pairs of a document and a query head.
 inline std::vector<WorkTile> in_order(const fa::Problem& p,
-                                      const std::vector<std::vector<WorkTile>>& documents) {
+                                      const std::vector<std::vector<WorkTile>>& documents,
+                                      int different = 1) {
   const auto bytes = [&](const WorkTile& work) { return 4 * size_t(p.d) * work.keys; };
-  return in_order(p, documents, bytes, p.H / p.Hkv, 4096 / p.d);
+  return in_order(p, documents, bytes, p.H / p.Hkv, 4096 / p.d, different);
 }
 
 template <class Entry>

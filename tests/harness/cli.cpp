@@ -432,9 +432,37 @@ TEST_CASE("masks of the command line, and documents from files", "[cli]") {
   starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7})), {0, 5, 12}, {0, 5, 12});
   starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4})), {0, 5, 12}, {0, 9, 13});
 
+  // Of 2 heads, 2 x 3 tiles each; the same tiles as a list of keys for each tile of rows.
+  const std::string tiles = std::string("\1\0\0\1\0\1\0\0\0\1\1\0", 12);
+  const auto with_tiles = [&](const std::string& path) {
+    return Words{"--h", "2", "--n", "200", "--nk", "300", "--tiles", path};
+  };
+  const fa::Problem tiled = mask(with_tiles(file("|b1", "(2, 2, 3)", tiles)));
+  CHECK(std::string(tiled.mask.tiles.kept->begin(), tiled.mask.tiles.kept->end()) == tiles);
+  CHECK((tiled.sees(127, 127, 0, 0) && !tiled.sees(127, 128, 0, 0) && tiled.sees(128, 299, 0, 0)));
+  CHECK((!tiled.sees(127, 127, 0, 1) && tiled.sees(199, 255, 0, 1)));
+  const auto listed = bytes_of<int>({0, -1, 2, 0, -1, -1, 0, 1});
+  CHECK(mask(with_tiles(file("<i4", "(1, 2, 2, 2)", listed))).mask == tiled.mask);
+  CHECK(mask(with_tiles(file("|b1", "(2, 3)", tiles.substr(0, 6)))).mask.tiles.heads == 1);
+
   const auto refused = [&](const Words& arguments, const std::string& said) {
     CHECK_THAT(refusal_of([&] { parse(arguments, step); }), ContainsSubstring(said));
   };
+  for (const auto& [shape, size, said] : std::vector<std::tuple<const char*, size_t, const char*>>{
+           {"(12,)", 12, "its shape [12] must be [rows, keys], [H, rows, keys] or"},
+           {"(0, 2, 3)", 0, "its shape [0, 2, 3] has no tile, or too many"},
+           {"(2, 3, 2)", 12, "3 x 2 tiles, but --n 200 --nk 300 has 2 x 3 of 128 rows and keys"},
+           {"(3, 2, 3)", 18,
+            "tiles of 3 heads; there must be one set for all, or --h 2, or --b"}}) {
+    refused(with_tiles(file("|b1", shape, std::string(size, '\1'))), said);
+  }
+  refused(with_tiles(file("<i4", "(1, 2)", bytes_of<int>({2, 3}))),
+          ": 3 is none of the 3 tiles of keys, 0 to 2, and not -1 for none");
+  refused(with_tiles(file("<f4", "(1, 1)", bytes_of<float>({1}))), "supported are bool, int32 and");
+  step.support.gqa = true;
+  Words shared = with_tiles(file("|b1", "(2, 2, 3)", tiles));
+  shared.insert(shared.end(), {"--hkv", "1"});
+  refused(shared, "--tiles: heads 0 and 1 have different tiles, but --hkv 1 lets them share keys");
   const std::string sum = ": each must be at least 0, and their sum an int";
   for (const char* shape : {"()", "(1, 1, 1)", "(1, 3)", "(2, 0)"}) {
     const size_t n = shape == std::string("(1, 3)") ? 3 : shape == std::string("(2, 0)") ? 0 : 1;
@@ -466,6 +494,9 @@ TEST_CASE("masks of the command line, and documents from files", "[cli]") {
     refused(arguments, said);
   }
   CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
+  step.support.predicate = false;
+  refused(with_tiles(file("|b1", "(2, 3)", tiles.substr(0, 6))),
+          "--tiles: this step has no such mask");
   step.support.window = false;
   refused("--window 3,3", "--window 3,3: this step has no such mask");
 }

@@ -61,17 +61,18 @@ fa::Prediction no_traffic(const Problem&) { return {}; }
 fa::Step step() {
   fa::Step step;
   step.id = "99_kept";
-  step.support.window = step.support.lengths = true;
+  step.support.window = step.support.lengths = step.support.predicate = true;
   fa::Variant v;
   v.name = "tables";
-  v.support = fa::Support{.d = {32, 64, 96}, .lengths = true, .window = true};
+  v.support = fa::Support{.d = {32, 64, 96}, .lengths = true, .window = true, .predicate = true};
   v.forward = forward;
   v.workspace = [](const Problem&) {
     return std::vector<fa::Scratch>{{.name = "runs", .bytes = 4, .zeroed = true}};
   };
   v.extras.tables = [](const Problem& p) {
-    return std::vector{
-        fa::Table{"window", std::vector<int>(p.N, p.mask.left + 10 * (p.mask.right + 1))}};
+    const int tiles = p.mask.has_tiles() ? static_cast<int>(p.mask.tiles.count()) : 0;
+    const int value = p.mask.left + 10 * (p.mask.right + 1) + 100 * tiles;
+    return std::vector{fa::Table{"window", std::vector<int>(p.N, value)}};
   };
   step.variants.push_back(v);
   v = {};
@@ -337,6 +338,29 @@ TEST_CASE("the library's sentences name what is missing, and the fields of its s
   CHECK(it.said(fa_forward, kTables) == "mask: document 1 has 1 rows or keys");
   mask.documents = 0, mask.predicate = "round";
   CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("mask round: 99_kept has none"));
+  mask.predicate = "tiles";
+  CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("mask: tiles without tile_heads"));
+  const uint8_t tiles[3] = {1, 1, 0};
+  mask.tiles = tiles, mask.tile_heads = 3;
+  CHECK_THAT(it.said(fa_forward, kTables),
+             ContainsSubstring("tiles: tiles of 3 heads; there must"));
+}
+
+TEST_CASE("tiles are read at each call, and others are other tables", "[library]") {
+  Library it;
+  uint8_t tiles[2] = {1, 0};
+  FaMask mask{};
+  mask.left = mask.right = -1;
+  mask.predicate = "tiles", mask.tile_heads = 2, mask.tiles = tiles;
+  it.p.mask = &mask;
+  CHECK(it.O(4) == Values{99, 99, 99, 0});
+  CHECK(it.O(4) == Values{99, 99, 99, 1});
+  tiles[1] = 1;
+  CHECK(it.O(4) == Values{199, 199, 199, 2});
+  CHECK(it.said(fa_forward, kPrepared) ==
+        "tiles: variant prepared has no such mask; accepted by tables");
+  mask.predicate = nullptr;  // as callers that know nothing of tiles
+  CHECK(it.O(4) == Values{-1, -1, -1, 3});
 }
 
 TEST_CASE("a run keeps the workspace of a larger one, and each variant its own", "[library]") {

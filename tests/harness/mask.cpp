@@ -26,6 +26,8 @@ bool is_seen(const Problem& p, int r, int c) {
   if (p.causal && c > own) return false;
   if (p.mask.left >= 0 && c < own - p.mask.left) return false;
   if (p.mask.right >= 0 && c > own + p.mask.right) return false;
+  if (p.mask.has_tiles() && !(*p.mask.tiles.kept)[r / 128 * p.mask.tiles.keys + c / 128])
+    return false;
   return !p.mask.predicate.sees || p.mask.predicate.sees(p, r, c);
 }
 
@@ -56,6 +58,30 @@ TEST_CASE("what a row sees, and what sees a key, is what the mask says", "[mask]
       pairs += n;
     }
     CHECK(p.visible_scores() == pairs);
+  }
+}
+
+TEST_CASE("tiles that are seen differ between heads; rows and keys may end within one", "[mask]") {
+  Problem p;
+  p.B = 2, p.H = 4, p.Hkv = 2, p.N = 300, p.Nk = 400;
+  for (const size_t heads : {1, 4, 8}) {
+    for (const bool with_more : {false, true}) {
+      p = fa::test::with_random_tiles(p, heads, 0.5, 3);
+      if (with_more) p = with_window(fa::test::with_random_predicate(p, 4), 150, 20);
+      uint64_t all = 0;
+      for (size_t bh = 0; bh < p.heads(); ++bh) {
+        Problem one = p;
+        const auto first = p.mask.tiles.kept->begin() + bh % heads * 3 * 4;
+        one.mask.tiles = {1, 3, 4, std::make_shared<std::vector<uint8_t>>(first, first + 12)};
+        for (int r = 0; r < p.N; ++r) {
+          int n = 0;
+          for (int c = 0; c < p.Nk; ++c) n += is_seen(one, r, c);
+          if (p.visible(r, bh / p.H, bh % p.H) != n) FAIL("row " << r << " of head " << bh);
+          all += n;
+        }
+      }
+      CHECK(p.all_visible_scores() == all);
+    }
   }
 }
 

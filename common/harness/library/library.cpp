@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,7 @@ std::string in_fields(const std::string& sentence) {
   for (const Size& size : kSizes) rename(size.flag, size.symbol);
   rename("--page", "page");
   rename("--lengths", "lengths");
+  rename("--tiles", "tiles");
   return words;
 }
 
@@ -186,10 +188,31 @@ Predicate predicate_of(const std::string& text) {
   refuse("--mask {}: {} has none", text, the_step().id);
 }
 
-Mask mask_of(const FaMask& given) {
+/// The tiles of the last call stay where they are if they are given again: runs compare problems.
+TileMask tiles_of(const FaMask& given, const Problem& p) {
+  static std::shared_ptr<const std::vector<uint8_t>> last;
+  if (given.tile_heads < 1 || !given.tiles || p.N < 1 || p.Nk < 1) {
+    throw UsageError("mask: tiles without tile_heads, or without the pointer, or no rows or keys");
+  }
+  TileMask tiles;
+  tiles.heads = given.tile_heads;
+  tiles.rows = (p.N - 1) / TileMask::kSize + 1, tiles.keys = (p.Nk - 1) / TileMask::kSize + 1;
+  const uint8_t* end = given.tiles + tiles.heads * tiles.rows * tiles.keys;
+  if (!last || !std::equal(last->begin(), last->end(), given.tiles, end)) {
+    last = std::make_shared<const std::vector<uint8_t>>(given.tiles, end);
+  }
+  tiles.kept = last;
+  return tiles;
+}
+
+Mask mask_of(const FaMask& given, const Problem& p) {
   Mask mask;
   mask.left = given.left, mask.right = given.right;
-  if (given.predicate) mask.predicate = predicate_of(given.predicate);
+  if (given.predicate && given.predicate == std::string_view("tiles")) {
+    mask.tiles = tiles_of(given, p);
+  } else if (given.predicate) {
+    mask.predicate = predicate_of(given.predicate);
+  }
   if (given.documents == 0) return mask;
   if (given.documents < 0 || !given.row_lengths) {
     throw UsageError("mask: documents without row_lengths");
@@ -211,7 +234,7 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.Nk = given->Nk;
   p.d = given->d;
   p.causal = given->causal != 0;
-  if (given->mask) p.mask = mask_of(*given->mask);
+  if (given->mask) p.mask = mask_of(*given->mask, p);
   p.cache.page = given->page;
   if (given->lengths) p.cache.lengths.assign(given->lengths, given->lengths + std::max(p.B, 0));
   p = problem_for(variant, p);

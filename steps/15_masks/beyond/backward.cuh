@@ -59,15 +59,16 @@ struct ListWalk {
 
 struct Lists {
   static constexpr bool kChangesScores = false;
-  const int4* works;   // [Tc]: the tile of keys, and ListWork's entries
+  const int4* works;   // [of_heads, Tc]: the tile of keys, and ListWork's entries
   const int* entries;  // as ListWalk
   const int* bits;
-  int N, Nk;
+  int N, Nk, of_heads;
 
   template <int Bc>
   __device__ ListWork key_work(int kv_heads, int* kv_head) const {
     *kv_head = blockIdx.x % kv_heads;
-    const int4 w = works[blockIdx.x / kv_heads];
+    const int Tc = gridDim.x / kv_heads;
+    const int4 w = works[blockIdx.x / kv_heads + *kv_head % of_heads * Tc];
     return {{0, N, w.x * Bc, Nk - w.x * Bc, 0}, w.y, w.z, w.w};
   }
   template <int Br, int Bc>
@@ -221,22 +222,22 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), d = p.d;
   const TileLists lists = lists_of(p);
+  const uint64_t BH = p.heads(), users = lists.users(p), d = p.d;
   fa::Prediction t = step15_backward::backward_traffic(step15::in_one(p));
   dispatch_tiles(p, [&](auto d_, auto Br, auto Bc) {
     using T = Tiles<d_, Br, Bc>;
-    t["dO"].read = 2 * BH * (p.N + lists.rows) * d;  // delta; each tile of keys
-    t["Q"].read = 2 * BH * lists.rows * d;
-    t["LSE2"].read = t["delta"].read = 4 * BH * lists.rows;
-    t["dQ_sum"].atomic = 4 * BH * lists.visited() * Br * d;
+    t["dO"].read = 2 * (BH * p.N + users * lists.rows) * d;  // delta; each tile of keys
+    t["Q"].read = 2 * users * lists.rows * d;
+    t["LSE2"].read = t["delta"].read = 4 * users * lists.rows;
+    t["dQ_sum"].atomic = 4 * users * lists.visited() * Br * d;
     t["key_work"].read = sizeof(int4) * p.kv_heads() * fa::ceil_div(p.Nk, Bc) * T::kThreads;
     // Per tile: to copy it, to add its share of dQ, and the pattern of its bits.
     const uint64_t parts = kParts<d_, Br, Bc>;
     t["row_entries"].read =
-        sizeof(int) * BH * (2 * lists.visited() + parts * lists.cut) * T::kThreads;
-    t["row_bits"].read = sizeof(int) * BH * lists.cut * parts * T::kThreads;
-    t.flops = BH * 10 * Br * Bc * lists.visited() * d;
+        sizeof(int) * users * (2 * lists.visited() + parts * lists.cut) * T::kThreads;
+    t["row_bits"].read = sizeof(int) * users * lists.cut * parts * T::kThreads;
+    t.flops = users * 10 * Br * Bc * lists.visited() * d;
   });
   t.hbm.read += sizeof(int) * (lists.work.size() + lists.entries.size() + lists.bits.size());
   return t;
@@ -244,8 +245,12 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const fa::Problem one = step15::in_one(p);
-  const Lists mask = {t.scratch<const int4>("key_work"), t.scratch<const int>("row_entries"),
-                      t.scratch<const int>("row_bits"), p.N, p.Nk};
+  const Lists mask = {t.scratch<const int4>("key_work"),
+                      t.scratch<const int>("row_entries"),
+                      t.scratch<const int>("row_bits"),
+                      p.N,
+                      p.Nk,
+                      step15::different_heads(p)};
   launch(one, t, mask);
   step15_backward::convert(one, t);
 }

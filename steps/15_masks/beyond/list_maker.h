@@ -14,15 +14,23 @@
 
 namespace step15 {
 
+// How many heads of K and V have tiles of their own; the query heads that share one see the same.
+inline int different_heads(const fa::Problem& p) {
+  return p.mask.tiles.heads > 1 ? int(p.mask.tiles.heads) / (p.H / p.Hkv) : 1;
+}
+
 // A block owns a tile, of rows in the forward, of keys in the backward, and visits the others.
 struct TileLists {
-  std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
+  int heads = 1;          // of K and V that differ; head j of B*Hkv has the lists of j % heads
+  std::vector<int> work;  // [heads, own tiles, 4]: the tile; its first entry, first full one, end
   std::vector<int> entries;     // [visited tiles, 2]: the other tile; its pattern of bits, or -1
   std::vector<int> bits;        // [patterns, words]: equal tiles share one
   uint64_t cut = 0;             // visited tiles that the mask, or the end of the keys, cuts
   uint64_t rows = 0, keys = 0;  // that exist, summed over all visited tiles
 
   uint64_t visited() const { return entries.size() / 2; }
+  // How many query heads have each list.
+  uint64_t users(const fa::Problem& p) const { return p.heads() / heads; }
 };
 
 // The problem without its documents, which the lists contain.
@@ -46,7 +54,17 @@ class ListMaker {
       : p_(p), test_(test), Tr_(fa::ceil_div(p.N, test.Br)), Tc_(fa::ceil_div(p.Nk, test.Bc)) {}
 
   TileLists operator()() {
-    count();
+    lists_.heads = different_heads(p_);
+    for (int head = 0; head < lists_.heads; ++head) {
+      bh_ = size_t(head) * (p_.H / p_.Hkv);
+      count();
+      add_lists();
+    }
+    return std::move(lists_);
+  }
+
+ private:
+  void add_lists() {
     const int own = test_.by_keys ? Tc_ : Tr_, other = test_.by_keys ? Tr_ : Tc_;
     std::vector<std::array<int, 4>> work;
     for (int a = 0; a < own; ++a) {
@@ -74,10 +92,8 @@ class ListMaker {
     std::stable_sort(work.begin(), work.end(),  // the longest first
                      [](const auto& x, const auto& y) { return x[3] - x[1] > y[3] - y[1]; });
     for (const auto& one : work) lists_.work.insert(lists_.work.end(), one.begin(), one.end());
-    return std::move(lists_);
   }
 
- private:
   // Counts the visible scores of each tile, one thread per tile of rows.
   void count() {
     visible_.assign(size_t(Tr_) * Tc_, 0);
@@ -91,19 +107,19 @@ class ListMaker {
     int* tiles = &visible_[size_t(i) * Tc_];
     std::vector<int> more(Tc_ + 1);  // rows that see some of tile j, less those of j - 1
     for (int r = i * test_.Br; r < std::min(p_.N, (i + 1) * test_.Br); ++r) {
-      const fa::Range keys = p_.seen(r);
-      if (keys.size() <= 0) continue;
-      const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
-      if (!sees) {  // whole tiles are counted below; here what the first and the last lack
-        ++more[first], --more[end];
-        tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
-      }
-      for (int j = first; sees && j < end; ++j) {
-        const int last = std::min(keys.last, (j + 1) * Bc);
-        int n = 0;
-        for (int c = std::max(keys.first, j * Bc); c < last; ++c) n += sees(p_, r, c);
-        tiles[j] += n;
-      }
+      p_.for_runs(r, bh_, [&](const fa::Range& keys) {
+        const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
+        if (!sees) {  // whole tiles are counted below; here what the first and the last lack
+          ++more[first], --more[end];
+          tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
+        }
+        for (int j = first; sees && j < end; ++j) {
+          const int last = std::min(keys.last, (j + 1) * Bc);
+          int n = 0;
+          for (int c = std::max(keys.first, j * Bc); c < last; ++c) n += sees(p_, r, c);
+          tiles[j] += n;
+        }
+      });
     }
     for (int j = 0, rows = 0; j < Tc_; ++j) rows += more[j], tiles[j] += rows * Bc;
   }
@@ -126,7 +142,8 @@ class ListMaker {
       const fa::Range all = p_.seen(r), keys = {all.first, std::min(all.last, (j + 1) * test_.Bc)};
       for (int w = 0; w < words; ++w) {
         const int key = j * test_.Bc + 32 * w;
-        const uint32_t in_range = below(keys.last - key) & ~below(keys.first - key);
+        uint32_t in_range = below(keys.last - key) & ~below(keys.first - key);
+        if (in_range && p_.mask.has_tiles() && !p_.mask.tiles.has(bh_, r, key)) in_range = 0;
         uint32_t bits = in_range;
         for (uint32_t left = sees ? in_range : 0; left != 0; left &= left - 1) {
           if (!sees(p_, r, key + std::countr_zero(left))) bits &= ~(left & -left);
@@ -149,6 +166,7 @@ class ListMaker {
   const fa::Problem& p_;
   const Test test_;
   const int Tr_, Tc_;
+  size_t bh_ = 0;             // the query head whose lists are made
   std::vector<int> visible_;  // [Tr, Tc]
   std::map<std::vector<uint32_t>, int> patterns_;
   TileLists lists_;

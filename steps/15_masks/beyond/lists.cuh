@@ -53,11 +53,14 @@ struct ListWalk {
 };
 
 struct Lists {
-  const int4* works;   // [Tr]: the tile of rows, and its walk's first, first_full and end
+  const int4* works;   // [of_heads, Tr]: the tile of rows, and its walk's first, first_full and end
   const int* entries;  // as ListWalk
   const int* bits;
-  int N, Nk;
+  int N, Nk, of_heads;
 
+  __device__ int4 work(int n, int kv_head) const {
+    return works[n + kv_head % of_heads * ((N + Br - 1) / Br)];
+  }
   __device__ int4 rows_of(const int4& work) const { return {work.x * Br, N - work.x * Br, 0, Nk}; }
   template <int d>
   __device__ ListWalk<d> walk(const int4& work, int) const {
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int bh = blockIdx.x % heads;
-  const int4 work = mask.works[blockIdx.x / heads];
+  const int4 work = mask.work(blockIdx.x / heads, bh / group);
   const auto [row, rows, key, keys] = mask.rows_of(work);
   const auto walk = mask.template walk<d>(work, bh);
   const size_t row0 = size_t(bh) * N + row;
@@ -142,22 +145,26 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), keys = p.d == 64 ? Bc<64> : Bc<128>;
   const TileLists lists = lists_of(p);
+  const uint64_t BH = p.heads(), users = lists.users(p), keys = p.d == 64 ? Bc<64> : Bc<128>;
   fa::Prediction t = step15_window::traffic(in_one(p));
-  t["K"].read = t["V"].read = 2 * BH * lists.keys * p.d;
+  t["K"].read = t["V"].read = 2 * users * lists.keys * p.d;
   t["work"].read = sizeof(int4) * BH * fa::ceil_div(p.N, Br) * kThreads;
-  t["entries"].read = sizeof(int) * BH * (lists.visited() + lists.cut) * kThreads;
-  t["bits"].read = BH * lists.cut * Br * keys / 8;
+  t["entries"].read = sizeof(int) * users * (lists.visited() + lists.cut) * kThreads;
+  t["bits"].read = users * lists.cut * Br * keys / 8;
   t.hbm.read += sizeof(int) * (lists.work.size() + lists.entries.size() + lists.bits.size());
-  t.flops = BH * 4 * Br * keys * lists.visited() * p.d;
+  t.flops = users * 4 * Br * keys * lists.visited() * p.d;
   return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
-  const Lists mask = {t.scratch<const int4>("work"), t.scratch<const int>("entries"),
-                      t.scratch<const int>("bits"), p.N, p.Nk};
+  const Lists mask = {t.scratch<const int4>("work"),
+                      t.scratch<const int>("entries"),
+                      t.scratch<const int>("bits"),
+                      p.N,
+                      p.Nk,
+                      different_heads(p)};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d, Lists>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
                t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());

@@ -81,6 +81,7 @@ struct Scored {
   const int4* works;  // as Packed
   ScoreMod mod;
 
+  __device__ int4 work(int n, int) const { return works[n]; }
   __device__ int4 rows_of(const int4& work) const { return work; }
   template <int d>
   __device__ ScoredWalk<d> walk(const int4& work, int bh) const {

@@ -93,7 +93,8 @@ std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
   constexpr int kBits = (T::kThreads - kGroupThreads) * kWords<T::Bc>;
   TileLists lists = ListMaker(p, {T::Br, T::Bc, /*by_keys=*/false, kBits, score_of<T::Bc>})();
   int hidden = -1;  // the pattern whose bits are 0
-  std::vector<std::vector<WorkTile>> tiles(1);
+  std::vector<std::vector<WorkTile>> tiles(lists.heads);
+  const size_t of_a_head = lists.work.size() / lists.heads;
   for (size_t i = 0; i < lists.work.size(); i += 4) {
     int first = lists.work[i + 1], full = lists.work[i + 2], last = lists.work[i + 3];
     if (first == last) {
@@ -106,9 +107,10 @@ std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
       ++lists.cut, lists.keys += std::min(T::Bc, p.Nk);
     }
     const int row = lists.work[i] * T::Br;
-    tiles[0].push_back({row, p.N - row, 0, p.Nk, 0, first, last - first, full - first});
+    const int head = int(i / of_a_head);
+    tiles[head].push_back({row, p.N - row, 0, p.Nk, head, first, last - first, full - first});
   }
-  return {lists, in_order(p, tiles)};
+  return {lists, in_order(p, tiles, lists.heads)};
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
@@ -123,13 +125,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
     const auto [lists, work] = lists_of<T>(p);
-    const uint64_t BH = p.heads(), threads = T::kThreads - kGroupThreads;
+    const uint64_t users = lists.users(p), threads = T::kThreads - kGroupThreads;
     const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, work.size());
     uint64_t tiles = blocks;  // twice the tiles of keys: a block's last Q K^T is unused
     for (const WorkTile& w : work) tiles += 2 * w.tiles;
-    t["K"].read = t["V"].read = 2 * BH * lists.keys * p.d;
-    t["entries"].read = sizeof(int) * BH * (lists.visited() + threads * lists.cut);
-    t["bits"].read = BH * lists.cut * T::Br * T::Bc / 8;
+    t["K"].read = t["V"].read = 2 * users * lists.keys * p.d;
+    t["entries"].read = sizeof(int) * users * (lists.visited() + threads * lists.cut);
+    t["bits"].read = users * lists.cut * T::Br * T::Bc / 8;
     t.flops = 2 * tiles * T::Br * T::Bc * p.d;
     t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
   });
@@ -192,13 +194,15 @@ template <int Br>
 std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
   const TileLists lists =
       ListMaker(p, {Br, Bc, /*by_keys=*/true, kOwners * kWords<Br>, score_of<Br>})();
-  std::vector<KeyWork> tiles;
+  std::vector<std::vector<KeyWork>> tiles(lists.heads);
+  const size_t of_a_head = lists.work.size() / lists.heads;
   for (size_t i = 0; i < lists.work.size(); i += 4) {
     const int key = lists.work[i] * Bc, first = lists.work[i + 1];
-    tiles.push_back({0, p.N, key, p.Nk - key, 0, 0, first, lists.work[i + 3] - first, 0,
-                     lists.work[i + 2] - first});
+    const int head = int(i / of_a_head);
+    tiles[head].push_back({0, p.N, key, p.Nk - key, 0, head, first, lists.work[i + 3] - first, 0,
+                           lists.work[i + 2] - first});
   }
-  return {lists, in_order(p, {tiles})};
+  return {lists, in_order(p, tiles, lists.heads)};
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
@@ -215,10 +219,11 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
-    const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // dQ's threads; the copying one
-    fa::Prediction t = traffic_of<Br<d>>(step15::in_one(p), work, BH * lists.rows, KeyLists{});
-    t["row_entries"].read = sizeof(int) * BH * (lookups * lists.visited() + kOwners * lists.cut);
-    t["row_bits"].read = BH * lists.cut * Br<d> * Bc / 8;
+    const uint64_t users = lists.users(p),
+                   lookups = kGroupThreads + 1;  // dQ's threads; the copying one
+    fa::Prediction t = traffic_of<Br<d>>(step15::in_one(p), work, users * lists.rows, KeyLists{});
+    t["row_entries"].read = sizeof(int) * users * (lookups * lists.visited() + kOwners * lists.cut);
+    t["row_bits"].read = users * lists.cut * Br<d> * Bc / 8;
     t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
     return t;
   });

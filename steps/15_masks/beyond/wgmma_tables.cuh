@@ -96,10 +96,11 @@ inline int padded_rows(const fa::Problem& p) {
 
 // All heads' tiles of keys in the order of blocks: in sections whose Q, dO, dQ_sum fit in the L2.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
-                                     const std::vector<std::vector<KeyWork>>& documents) {
+                                     const std::vector<std::vector<KeyWork>>& documents,
+                                     int different = 1) {
   const size_t row = 8 * size_t(p.d) * (p.H / p.Hkv);
   const auto bytes = [&](const KeyWork& work) { return row * work.rows; };
-  return step15_wgmma::in_order(p, documents, bytes, /*group=*/1, /*most=*/1 << 30);
+  return step15_wgmma::in_order(p, documents, bytes, /*group=*/1, /*most=*/1 << 30, different);
 }
 
 inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
