@@ -27,7 +27,8 @@ from .torch_attention import BACKENDS, Contender, Torch
 
 STEP, BEFORE = "13_decode", "07_tensor_cores"
 # Of the library: `pages` is `once` with a second launch, and `fp8` needs scales.
-VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once", "early")}
+VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once", "early", "wgmma")}
+SHARING = ("once", "early", "wgmma")  # a key head's rows share its keys
 HEADS = dict(h=32, hkv=8, d=128, causal=False)
 BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
 ROUNDS, PROGRAM_ITERS = 20, 50  # turns of each; timed runs of a program
@@ -124,11 +125,11 @@ class DecodeMeasurement(Measurement):
         jobs = [self.compared("peers", p) for p in series if bytes_of(p) <= MOST_BYTES]
         for group in (1, 2, 4, 8, 16):
             grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
-            jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once", "early")}))
+            jobs.append(self.compared("groups", grouped, {STEP: ("splits", *SHARING)}))
         for b, nk in ASKED:
             for n in QUERIES:
                 asked = problem(b, nk, n=n, causal=True)
-                jobs.append(self.compared("queries", asked, {STEP: ("once", "early")}))
+                jobs.append(self.compared("queries", asked, {STEP: SHARING}))
         jobs += [
             self.in_8_bits(problem(p["b"], p["nk"], cache8=True))
             for p in series
