@@ -7,7 +7,7 @@ import json
 import os
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
-MASK = ("window", "row_starts", "key_starts", "mask")  # keys present only with a mask
+MASK = ("window", "row_starts", "key_starts", "mask", "tiles")  # keys present only with a mask
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "table")
 
 
@@ -27,6 +27,8 @@ class _Mask(ctypes.Structure):
         *[(name, ctypes.c_int32) for name in ("left", "right", "documents")],
         *[(name, _INTS) for name in ("row_lengths", "key_lengths")],
         ("predicate", ctypes.c_char_p),
+        ("tile_heads", ctypes.c_int32),
+        ("tiles", ctypes.c_void_p),
     )
 
 
@@ -46,7 +48,8 @@ def _lengths(starts):
 
 
 def _mask(problem):
-    """The FaMask of `window`, `row_starts` and `key_starts`, `mask`; null without them."""
+    """The FaMask of `window`, `row_starts` and `key_starts`, `mask`, `tiles` (the heads that differ,
+    and the address of a byte for each tile); null without them."""
     if not any(name in problem for name in MASK):
         return None
     mask = _Mask(*problem.get("window", (-1, -1)))
@@ -56,6 +59,8 @@ def _mask(problem):
         mask.key_lengths = _lengths(problem["key_starts"])
     if "mask" in problem:
         mask.predicate = problem["mask"].encode()
+    if "tiles" in problem:
+        mask.predicate, (mask.tile_heads, mask.tiles) = b"tiles", problem["tiles"]
     return ctypes.pointer(mask)
 
 

@@ -6,6 +6,7 @@ stream. The step's library (step_library.py) reads and writes the tensors' memor
 """
 
 import functools
+import math
 import os
 import threading
 
@@ -19,30 +20,36 @@ from .steps import find_libraries
 # LSE: the backward of 05 standard recomputes P, one layer at a time.
 BACKWARD = {"01": "05 standard", "02": "05 standard", "03": "05 standard", "04": "05"}
 BACKWARD |= {"07": "08", "09": "11", "10": "11"}
+TILE = 128  # rows and keys of a tile
 LATENT, LATENT_D, LATENT_DV = "17", 576, 512  # the step, features of a key and of its value
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _lock = threading.RLock()  # a library serves one thread at a time; autograd has its own threads
 _streams = {}  # by variant's last run: the next run uses the same workspace
 
 
-def attention(q, k, v, causal=False, step="10", lengths=None):
+def attention(q, k, v, causal=False, step=None, lengths=None, tiles=None):
     """softmax(q k^T / sqrt(d)) v by a step's kernels, with gradients: [B, H, N, d] like q.
 
     q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
     `causal`: the last query sees all keys, even where N != Nk (PyTorch's mask begins at the first
-    key instead). `step`: its number, for its last variant, or "11 columns" for another. Steps 01
-    to 06 read fp32, the others bf16; under torch.autocast the inputs are converted. `lengths`, only
-    for step 13: a list with the number of keys of each batch entry. There is no dropout and no
-    other mask or scale. A ValueError says what a step does not support.
+    key instead). `step`: its number, for its last variant, or "11 columns" for another; 10 by
+    default. Steps 01 to 06 read fp32, the others bf16; under torch.autocast the inputs are
+    converted. `lengths`, only for step 13: a list with the number of keys of each batch entry.
+    `tiles`, only for "15 wgmma_lists", which they make the default, and "15 lists": a bool tensor
+    [rows, keys], [H, rows, keys] or [B, H, rows, keys] of the tiles of 128 rows and 128 keys that
+    are seen. A row that sees no key has an output of 0. Other tiles than in the last call cost the
+    host the time for new tables; on a GPU the host waits for them. There is no dropout and no other
+    mask or scale. A ValueError says what a step does not support.
     """
-    step = str(step).zfill(2)
+    step = str(step or (10 if tiles is None else "15 wgmma_lists")).zfill(2)
     dtype, grouped = _reads(step)
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
     if not grouped and k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     # Here, so that autograd keeps these tensors and not those that they are views of.
-    return _forward(q.contiguous(), k.contiguous(), v.contiguous(), causal, step, lengths)[0]
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    return _forward(q, k, v, causal, step, lengths, tiles)[0]
 
 
 def latent_decode(q, cache, lengths=None, pages=None):
@@ -130,6 +137,19 @@ def _require(step, q, k, v):
         raise ValueError(f"flash_steps.attention, step {step}: q, k, v do not fit: {shapes}")
 
 
+def _tiles_of(q, k, tiles):
+    """On the host, as StepLibrary reads them; None without."""
+    if tiles is None:
+        return None
+    (b, h, n, _), nk, size = q.shape, k.shape[2], TILE
+    last = (-(-n // size), -(-nk // size))
+    shapes = [last, (h, *last), (b, h, *last)]
+    if tiles.dtype != torch.bool or tuple(tiles.shape) not in shapes:
+        said = f"tiles {tuple(tiles.shape)} of {str(tiles.dtype)[6:]}: bool {shapes} are needed"
+        raise ValueError(f"flash_steps.attention: {said}")
+    return tiles.cpu().contiguous()
+
+
 def _require_latent(q, cache, pages):
     said, d = None, LATENT_D
     if q.dim() != 4 or q.shape[3] != d:
@@ -155,13 +175,15 @@ def _require_latent(q, cache, pages):
         raise ValueError(f"flash_steps.latent_decode: {said}")
 
 
-def _run(direction, step, causal, lengths=None, cache=None, **tensors):
+def _run(direction, step, causal, lengths=None, cache=None, tiles=None, **tensors):
     """`cache`: sizes that a latent cache has and its tensor's shape does not tell."""
     library, place, _ = _variant(step)
     q, k = tensors["Q"], tensors["K"]
     (b, h, n, d), hkv, nk = q.shape, k.shape[1], k.shape[2]
     sizes = dict(b=b, h=h, hkv=hkv, n=n, nk=nk, d=d, causal=causal, lengths=lengths)
     sizes |= cache or {}
+    if tiles is not None:
+        sizes["tiles"] = math.prod(tiles.shape[:-2]), tiles.data_ptr()
     stream = torch.cuda.current_stream(q.device) if q.is_cuda else None
     before = _streams.setdefault((library, place), stream)
     if before != stream and not torch.cuda.is_current_stream_capturing():  # into a CUDA graph
@@ -195,13 +217,16 @@ def _operator(name, more, returned):
     return getattr(torch.ops.flash_steps, name).default
 
 
-_forward = _operator("forward", "bool causal, str step, int[]? lengths", 2)
-_backward = _operator("backward", "Tensor o, Tensor lse, Tensor do, bool causal, str step", 3)
+_forward = _operator("forward", "bool causal, str step, int[]? lengths, Tensor? tiles", 2)
+_backward = _operator(
+    "backward", "Tensor o, Tensor lse, Tensor do, Tensor? tiles, bool causal, str step", 3
+)
 
 
 @torch.library.impl("flash_steps::forward", "default")
-def _(q, k, v, causal, step, lengths):
+def _(q, k, v, causal, step, lengths, tiles):
     _require(step, q, k, v)
+    tiles = _tiles_of(q, k, tiles)
     q, k, v = map(_ready, (q, k, v))
     o, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
     if not _variant(step)[2]["writes_lse"]:
@@ -209,20 +234,21 @@ def _(q, k, v, causal, step, lengths):
     with _lock:
         if _variant(step)[2]["prepare"]:
             _run("prepare", step, causal, Q=q, K=k, V=v)
-        _run("forward", step, causal, lengths, Q=q, K=k, V=v, O=o, LSE=lse)
+        _run("forward", step, causal, lengths, tiles=tiles, Q=q, K=k, V=v, O=o, LSE=lse)
     return o, lse
 
 
 @torch.library.register_fake("flash_steps::forward")
-def _(q, k, v, causal, step, lengths):
+def _(q, k, v, causal, step, lengths, tiles):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.impl("flash_steps::backward", "default")
-def _(q, k, v, o, lse, do, causal, step):
+def _(q, k, v, o, lse, do, tiles, causal, step):
     step = step if _variant(step)[2]["backward"] else BACKWARD.get(step[:2], step)
     if not _variant(step)[2]["backward"]:
         raise ValueError(f"flash_steps.attention: step {step} has no backward")
+    tiles = _tiles_of(q, k, tiles)
     q, k, v, do = map(_ready, (q, k, v, do))
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     with _lock:
@@ -230,12 +256,12 @@ def _(q, k, v, o, lse, do, causal, step):
             o = torch.empty_like(o)
             _run("forward", step, causal, Q=q, K=k, V=v, O=o)
         tensors = dict(Q=q, K=k, V=v, O=o, LSE=lse, dO=do, dQ=dq, dK=dk, dV=dv)
-        _run("backward", step, causal, **tensors)
+        _run("backward", step, causal, tiles=tiles, **tensors)
     return dq, dk, dv
 
 
 @torch.library.register_fake("flash_steps::backward")
-def _(q, k, v, o, lse, do, causal, step):
+def _(q, k, v, o, lse, do, tiles, causal, step):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
 
@@ -267,12 +293,13 @@ def _(q, cache, lengths, pages):
 
 
 def _keep(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3], *output)
-    ctx.causal, ctx.step = inputs[3:5]
+    ctx.causal, ctx.step, _, tiles = inputs[3:]
+    ctx.save_for_backward(*inputs[:3], *output, tiles)
 
 
 def _gradients(ctx, do, _):
-    return *_backward(*ctx.saved_tensors, do, ctx.causal, ctx.step), None, None, None
+    *tensors, tiles = ctx.saved_tensors
+    return *_backward(*tensors, do, tiles, ctx.causal, ctx.step), *[None] * 4
 
 
 torch.library.register_autograd("flash_steps::forward", _gradients, setup_context=_keep)

@@ -131,12 +131,14 @@ class Calls(unittest.TestCase):
         "10": [variant("fp8", cache8=True), variant("first"), variant("last")],
         "11": [variant("columns", backward=True)],
         "12": [variant("late", prepare=True)],
+        "15": [variant("lists", backward=True), variant("wgmma_lists", backward=True)],
         "17": [variant("splits"), variant("resident")],
     }
 
     def setUp(self):
         self.impl, torch = {}, mock.MagicMock()
         torch.float32, torch.bfloat16, torch.int32 = "float32", "bfloat16", "int32"
+        torch.bool = "bool"
         torch.OutOfMemoryError = MemoryError
         torch.compiler.assume_constant_result = lambda f: f
         torch.library.impl = lambda name, key: lambda f: self.impl.setdefault(name[13:], f)
@@ -175,7 +177,7 @@ class Calls(unittest.TestCase):
     def test_a_forward(self):
         q, k, v = self.qkv()
         k.address = 40  # not aligned
-        o, lse = self.impl["forward"](q, k, v, True, "10", None)
+        o, lse = self.impl["forward"](q, k, v, True, "10", None, None)
         ((step, direction, place, sizes, addresses, stream),) = self.calls
         self.assertEqual((step, direction, place, stream), ("10", "forward", 2, 7))
         told = dict(b=2, h=4, hkv=2, n=5, nk=7, d=64, causal=True, lengths=None)
@@ -185,51 +187,72 @@ class Calls(unittest.TestCase):
             (o.shape, lse.shape, lse.dtype, lse.done), ((2, 4, 5, 64), (2, 4, 5), "float32", [])
         )
         self.calls.clear()
-        self.impl["forward"](*self.qkv(), False, "12", [1, 2])
+        self.impl["forward"](*self.qkv(), False, "12", [1, 2], None)
         self.assertEqual([call[1] for call in self.calls], ["prepare", "forward"])
         self.assertEqual([call[3]["lengths"] for call in self.calls], [None, [1, 2]])
         self.assertEqual(list(self.calls[0][4]), ["Q", "K", "V"])
         fp32 = self.qkv(dtype="float32")
-        _, lse = self.impl["forward"](fp32[0], fp32[1], fp32[2], True, "01", None)
+        _, lse = self.impl["forward"](fp32[0], fp32[1], fp32[2], True, "01", None, None)
         self.assertEqual(lse.done, ["zero"])
 
     def test_a_backward(self):
         q, k, v = self.qkv()
         o, lse, do = Tensor(2, 4, 5, 64), Tensor(2, 4, 5), Tensor(2, 4, 5, 64, address=24)
-        grads = self.impl["backward"](q, k, v, o, lse, do, True, "10")
+        grads = self.impl["backward"](q, k, v, o, lse, do, None, True, "10")
         self.assertEqual([x.shape for x in grads], [q.shape, k.shape, v.shape])
         ((step, direction, place, _, addresses, _),) = self.calls
         self.assertEqual((step, direction, place), ("11", "backward", 0))
         self.assertEqual(list(addresses), ["Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV"])
         self.assertEqual(addresses["dO"], 64)
         self.calls.clear()
-        self.impl["backward"](q, k, v, o, lse, do, True, "01")  # keeps P
+        self.impl["backward"](q, k, v, o, lse, do, None, True, "01")  # keeps P
         self.assertEqual(
             [call[:3] for call in self.calls], [("05", "forward", 0), ("05", "backward", 0)]
         )
         self.assertEqual([call[4]["O"] for call in self.calls], [256, 256])
         self.assertEqual(list(self.calls[0][4]), ["Q", "K", "V", "O"])
         with self.assertRaisesRegex(ValueError, "step 12 has no backward"):
-            self.impl["backward"](q, k, v, o, lse, do, True, "12")
+            self.impl["backward"](q, k, v, o, lse, do, None, True, "12")
         self.assertEqual(self.operator.BACKWARD["07"], "08")
 
     def test_attention(self):
         forward = self.operator._forward = mock.Mock(return_value=["o", "lse"])
         q, k, v = self.qkv()
         self.assertEqual(self.operator.attention(q, k, v, True, 11, lengths=[1]), "o")
-        self.assertEqual(forward.call_args.args, (q, k, v, True, "11", [1]))
+        self.assertEqual(forward.call_args.args, (q, k, v, True, "11", [1], None))
         self.assertEqual((q.done, k.done), ([], []))
+        for tiles, step in ((None, "10"), ("tiles", "15 wgmma_lists")):
+            self.operator.attention(q, k, v, tiles=tiles)
+            self.assertEqual(forward.call_args.args[3:], (False, step, None, tiles))
         self.torch.is_autocast_enabled.return_value = True
         self.operator.attention(q, k, v, step="1")
-        self.assertEqual(forward.call_args.args[3:], (False, "01", None))
+        self.assertEqual(forward.call_args.args[3:], (False, "01", None, None))
         self.assertEqual(
             (q.done, k.done, v.done), (["float32"], ["float32", (2, 1)], ["float32", (2, 1)])
         )
 
+    def test_tiles(self):
+        q, k, v = Tensor(2, 4, 129, 64), Tensor(2, 2, 257, 64), Tensor(2, 2, 257, 64)
+        for shape, heads in (((2, 3), 1), ((4, 2, 3), 4), ((2, 4, 2, 3), 8)):
+            tiles = Tensor(*shape, dtype="bool", address=96)
+            tiles.cpu = lambda it=tiles: it
+            o, lse = self.impl["forward"](q, k, v, False, "15 lists", None, tiles)
+            self.impl["backward"](q, k, v, o, lse, q, tiles, False, "15 wgmma_lists")
+            found = [(way, place, sizes["tiles"]) for _, way, place, sizes, *_ in self.calls]
+            told = heads, 96
+            self.assertEqual(found, [("forward", 0, told), ("backward", 1, told)])
+            self.calls.clear()
+        for wrong in (Tensor(2, 4, dtype="bool"), Tensor(2, 3, dtype="int32"), Tensor(8, 2, 3)):
+            with self.assertRaisesRegex(
+                ValueError, r"tiles .*bool .*\(2, 3\), \(4, 2, 3\), \(2, 4, 2"
+            ):
+                self.impl["forward"](q, k, v, False, "15 lists", None, wrong)
+        self.assertEqual(self.calls, [])
+
     def test_refusals(self):
         def refused(words, q, k, v, step="10"):
             with self.assertRaisesRegex(ValueError, words):
-                self.impl["forward"](q, k, v, True, step, None)
+                self.impl["forward"](q, k, v, True, step, None, None)
             self.assertEqual(self.calls, [])
 
         q, k, v = self.qkv()
@@ -250,7 +273,7 @@ class Calls(unittest.TestCase):
             tensors = Tensor(2, 4, 5, 64), Tensor(*k_shape), Tensor(*v_shape)
             refused("q, k, v do not fit: .2, 4, 5, 64., ", *tensors)
         refused("step 10 has no variant 'fp8': first, last", q, k, v, "10 fp8")
-        self.impl["forward"](q, k, v, True, "10 first", None)
+        self.impl["forward"](q, k, v, True, "10 first", None, None)
         self.assertEqual(self.calls[-1][2], 1)
 
     def test_a_latent_cache(self):
@@ -298,15 +321,15 @@ class Calls(unittest.TestCase):
             self.fails = list(fails)
             if raises:
                 with self.assertRaisesRegex(raises, f"step 10: {fails[-1]}"):
-                    self.impl["forward"](q, k, v, True, "10", None)
+                    self.impl["forward"](q, k, v, True, "10", None, None)
             else:
-                self.impl["forward"](q, k, v, True, "10", None)
+                self.impl["forward"](q, k, v, True, "10", None, None)
             self.assertEqual(len(self.calls), runs)
             self.assertEqual(self.torch.cuda.empty_cache.call_count, runs - 1)
 
     def test_another_stream_waits_for_the_last(self):
         def forward():
-            self.impl["forward"](*self.qkv(), True, "10", None)
+            self.impl["forward"](*self.qkv(), True, "10", None, None)
 
         first, second = self.stream, mock.Mock(cuda_stream=8)
         forward()
@@ -399,7 +422,7 @@ class Operator(unittest.TestCase):
     def test_opcheck(self):
         """PyTorch's own tests of an operator: schema, autograd, fake tensors, compiled."""
         for step, problem in self.cases():
-            inputs = [*self.inputs(step, problem), problem[-1], step, None]
+            inputs = [*self.inputs(step, problem), problem[-1], step, None, None]
             if torch_operator._reads(step)[1] or problem[1] == problem[2]:
                 torch.library.opcheck(torch_operator._forward, inputs, rtol=2e-2, atol=2e-2)
 
@@ -442,6 +465,28 @@ class Operator(unittest.TestCase):
             self.near(out[1:], exact(q[1:], k[1:, :, :7], v[1:, :, :7], True))
             with self.assertRaisesRegex(ValueError, "no backward"):
                 flash_steps.attention(q.requires_grad_(), k, v, True, step).sum().backward()
+
+    def test_tiles(self):
+        for step in self.some("15"):
+            for variant in ("15 lists", "15 wgmma_lists"):
+                inputs = self.inputs(step, (2, 4, 2, 200, 300, 64, False))
+                tiles = torch.rand(2, 2, 2, 3) < 0.6
+                tiles[0, 0, 0] = False  # 128 rows of two heads see nothing
+                tiles = tiles.repeat_interleave(2, 1)
+                seen = tiles.repeat_interleave(128, 2).repeat_interleave(128, 3)[:, :, :200, :300]
+                seen = seen.to(self.device)
+                given = [*inputs, False, variant, None, tiles]
+                torch.library.opcheck(torch_operator._forward, given, rtol=2e-2, atol=2e-2)
+                out = flash_steps.attention(*inputs, step=variant, tiles=tiles)
+                q, k, v = (x.detach().double().requires_grad_() for x in inputs)
+                k2, v2 = (x.repeat_interleave(2, 1) for x in (k, v))
+                s = (q @ k2.transpose(2, 3) / 8).masked_fill(~seen, -math.inf)
+                want = torch.softmax(s, 3).nan_to_num() @ v2
+                self.near(out, want)
+                do = torch.randn_like(out)
+                gradients = torch.autograd.grad(want, (q, k, v), do.double())
+                for x, y in zip(torch.autograd.grad(out, inputs, do), gradients):
+                    self.near(x, y.nan_to_num(), 2)
 
     @unittest.skipUnless(GPU, "needs a GPU")
     def test_a_latent_cache(self):

@@ -231,7 +231,9 @@ class Calls(unittest.TestCase):
         self.assertEqual((mask.left, mask.right, mask.documents), (-1, -1, 3))
         self.assertEqual((mask.row_lengths[:3], mask.key_lengths[:3]), ([2, 0, 3], [1, 3, 3]))
         mask = _problem({**self.SIZES, "mask": "strided:8"}).mask.contents
-        self.assertEqual(mask.predicate, b"strided:8")
+        self.assertEqual((mask.predicate, mask.tile_heads, mask.tiles), (b"strided:8", 0, None))
+        mask = _problem({**self.SIZES, "tiles": (4, 4096)}).mask.contents
+        self.assertEqual((mask.predicate, mask.tile_heads, mask.tiles), (b"tiles", 4, 4096))
 
     def test_what_fails_is_said(self):
         c, library = self.c, self.library
