@@ -32,7 +32,7 @@ def own_tiles(problem):
 
 def mask_of(problem):
     """What distinguishes problems of equal sizes by their masks; () without a mask."""
-    keys = ("window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks")
+    keys = ("window", "row_starts", "key_starts", "mask", "tiles", "cap", "alibi", "sinks")
     return tuple((key, str(problem[key])) for key in keys if problem.get(key))
 
 
@@ -51,6 +51,8 @@ def mask_text(problem):
     parts = [f"window={','.join(map(str, problem['window']))}"] if problem.get("window") else []
     parts += [f"documents={documents_of(problem)}"] if problem.get("row_starts") else []
     parts += [f"{key}={problem[key]}" for key in ("mask", "cap") if problem.get(key)]
+    if tiles := problem.get("tiles"):
+        parts.append(f"tiles={tiles['kept']}/{tiles['heads'] * tiles['rows'] * tiles['keys']}")
     return " ".join(parts + [key for key in ("alibi", "sinks") if problem.get(key)])
 
 

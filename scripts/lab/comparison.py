@@ -12,6 +12,8 @@ from .torch_attention import GRADIENTS, Contender
 class Comparison:
     """Variants of one type (`sides`: [(library, their indices)]) against the backends."""
 
+    gaps = (RuntimeError, AssertionError, ValueError, ImportError)  # of a backend: notes
+
     def __init__(self, options, torch, sides, problem, notes):
         self.options, self.torch, self.notes = options, torch, notes
         self.sides, self.problem = sides, problem
@@ -68,7 +70,7 @@ class Comparison:
             try:
                 about = self.problem, self.tensors, direction, self.require
                 contenders.append(self.torch.backend(name, *about))
-            except (RuntimeError, AssertionError, ValueError, ImportError) as error:
+            except self.gaps as error:
                 self.refused(name, error)
         contenders += beside
         found = self.times(contenders)
@@ -160,4 +162,4 @@ class Comparison:
 
 
 def first_line(error):
-    return str(error).strip().splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

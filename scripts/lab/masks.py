@@ -1,8 +1,10 @@
-"""Masks of peers.py: problems with them, which keys a row sees, and attention functions that
-support masks. A row sees at least its own key: documents have as many rows as keys."""
+"""Masks of peers.py and `maintain masked`: problems with them, which keys a row sees, and attention
+functions that support masks. A row sees at least its own key: documents have as many rows as keys."""
 
+import functools
 import inspect
 import itertools
+import random
 
 from flash_steps.command import BadInput
 
@@ -36,6 +38,41 @@ def predicate(word):
     return {"mask": f"{name}:{int(number)}"}
 
 
+TILE = 128  # rows and keys
+
+
+@functools.cache
+def drawn(heads, rows, count):
+    """A byte for each tile, [heads, rows, rows]: `count` of each head's causal tiles, drawn anew for
+    each head; those of the diagonal are among them."""
+    draw, kept = random.Random(count), bytearray(heads * rows * rows)
+    below = [(i, j) for i in range(rows) for j in range(i)]
+    for head in range(heads):
+        chosen = draw.sample(below, count - rows) + [(i, i) for i in range(rows)]
+        for i, j in chosen:
+            kept[(head * rows + i) * rows + j] = 1
+    return bytes(kept)
+
+
+def tiles(share, heads, n):
+    """A problem's keys: this share of the causal tiles, as drawn(); all of a tile is seen."""
+    rows = n // TILE
+    count = round(share * rows * (rows + 1) / 2)
+    kept = {"heads": heads, "rows": rows, "keys": rows, "kept": heads * count}
+    return {"tiles": kept, "scores": count * TILE**2}
+
+
+def bytes_of(problem):
+    kept = problem["tiles"]
+    return drawn(kept["heads"], kept["rows"], kept["kept"] // kept["heads"])
+
+
+def tensor_of(torch, problem):
+    """bool [heads, rows, keys]"""
+    shape = [problem["tiles"][key] for key in ("heads", "rows", "keys")]
+    return torch.tensor(list(bytes_of(problem)), dtype=torch.bool, device="cuda").view(shape)
+
+
 def masks_of(options):
     r"""[keys of a problem] for each --window, --lengths, --mask and "none". \raises BadInput"""
     ways = []
@@ -48,8 +85,8 @@ def masks_of(options):
     return [{**a, **b, **c} for a, b, c in itertools.product(*ways)]
 
 
-def sees_of(torch, problem):
-    """Which rows see which keys: sees(r, c) for tensors that broadcast."""
+def sees_of(torch, problem, head=0):
+    """Which rows of a query head see which keys: sees(r, c) for tensors that broadcast."""
     n, nk, causal = problem["n"], problem["nk"], problem["causal"]
     left, right = problem.get("window", (-1, -1))
     right = 0 if causal else right
@@ -59,6 +96,7 @@ def sees_of(torch, problem):
     if starts:
         rows = torch.tensor(starts, device="cuda").diff()
         document = torch.arange(len(rows), device="cuda").repeat_interleave(rows)
+    kept = tensor_of(torch, problem)[head] if problem.get("tiles") else None
 
     def sees(r, c):
         back = r + nk - n - c  # also for documents, which have as many rows as keys
@@ -69,6 +107,8 @@ def sees_of(torch, problem):
             seen = seen & (-back <= right)
         if starts:
             seen = seen & (document[r] == document[c])
+        if kept is not None:
+            seen = seen & kept[r // TILE, c // TILE]
         return seen & PREDICATES[name](r, c, int(number)) if name else seen
 
     return sees

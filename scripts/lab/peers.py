@@ -199,7 +199,8 @@ def masked(rows):
     lines = {}
     for row in rows:
         if row["step"]:
-            lines.setdefault((mask_text(row), row["variant"]), {})[row["direction"]] = row
+            place = mask_text(row), row["d"], row["variant"]
+            lines.setdefault(place, {})[row["direction"]] = row
 
     def both(head, text):
         def cell(line):
@@ -217,7 +218,8 @@ def masked(rows):
     names = dict.fromkeys(name for row in rows for name in row["ratios"])
     columns = [
         Column(("", "mask"), lambda line: line[0], left=True),
-        Column(("", "variant"), lambda line: line[1], left=True),
+        *[Column(("", "d"), lambda line: str(line[1]))] * (len({d for _, d, _ in lines}) > 1),
+        Column(("", "variant"), lambda line: line[2], left=True),
         both("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
         *map(against, names),
     ]

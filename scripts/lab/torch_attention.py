@@ -221,7 +221,7 @@ class Torch:
         for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
             heads = slice(head * group, (head + 1) * group)
             places = {"Q": heads, "K": head, "V": head, "dO": heads}
-            sees = masks.sees_of(torch, problem)
+            sees = masks.sees_of(torch, problem, heads.start)
             args = *(tensors[x][batch, at] for x, at in places.items()), sees
             exact = unfused(torch, *args, torch.float64, lambda x: x)
             inputs = [args]
@@ -268,6 +268,7 @@ class Torch:
         label = name if mine else f"torch {name}"
         lay = back = lambda x: x
         others = masks.BACKENDS | ({} if mask_of(problem) else rivals.BACKENDS)
+        others = rivals.TILED if problem.get("tiles") else others
         if name in others:
             label, (mine, lay, back) = name, others[name](torch, problem)
         inputs, gradient = [lay(tensors[x].detach()) for x in "QKV"], lay(tensors["dO"])
