@@ -48,8 +48,8 @@ def _lengths(starts):
 
 
 def _mask(problem):
-    """The FaMask of `window`, `row_starts` and `key_starts`, `mask`, `tiles` (the heads that differ,
-    and the address of a byte for each tile); null without them."""
+    """The FaMask of `window`, `row_starts` and `key_starts`, `mask`, `tiles` (heads that differ,
+    the address of a byte for each tile); null without them."""
     if not any(name in problem for name in MASK):
         return None
     mask = _Mask(*problem.get("window", (-1, -1)))

@@ -1,5 +1,5 @@
 """Masks of peers.py and `maintain masked`: problems with them, which keys a row sees, and attention
-functions that support masks. A row sees at least its own key: documents have as many rows as keys."""
+functions that support masks. A row sees its own key: documents have as many rows as keys."""
 
 import functools
 import inspect
@@ -43,8 +43,8 @@ TILE = 128  # rows and keys
 
 @functools.cache
 def drawn(heads, rows, count):
-    """A byte for each tile, [heads, rows, rows]: `count` of each head's causal tiles, drawn anew for
-    each head; those of the diagonal are among them."""
+    """A byte for each tile, [heads, rows, rows]: `count` causal tiles, drawn anew for each head;
+    those of the diagonal are among them."""
     draw, kept = random.Random(count), bytearray(heads * rows * rows)
     below = [(i, j) for i in range(rows) for j in range(i)]
     for head in range(heads):

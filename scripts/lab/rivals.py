@@ -56,7 +56,7 @@ BACKENDS = {"flash3": flash3, "flash4": flash4, "flashinfer": flashinfer}
 
 
 def listed(torch, kept):
-    """Of bool [..., rows, keys]: how many tiles each row has, and their places, which come first."""
+    """Of bool [..., rows, keys]: how many tiles each row has, and their places, first."""
     kept = kept.int().contiguous()  # the others keep its strides
     places = torch.argsort(kept, dim=-1, descending=True, stable=True)
     return kept.sum(-1, dtype=torch.int32), places.int()

@@ -156,6 +156,7 @@ class Tiled(unittest.TestCase):
     def test_cudnn_gets_its_own_output_back(self):
         module = self.modules("cudnn", "cudnn.block_sparse_attention")
         words = {"q2k_block_nums": "n", "sparse_block_size": 128}
+
         class Function:  # apply() is the class itself
             apply = classmethod(lambda cls: cls)
 
