@@ -49,8 +49,8 @@ inline Problem with_random_predicate(Problem p, int seed) {
   return p;
 }
 
-/// Tiles of which each is seen with a chance of `share`, and none by a head's first rows. heads: 1,
-/// H or B*H; heads that share keys have the same.
+/// Tiles of which each is seen with a chance of `share`; of several tiles of rows the first sees
+/// none. heads: 1, H or B*H; heads that share keys have the same.
 inline Problem with_random_tiles(Problem p, size_t heads, double share, unsigned seed) {
   TileMask& tiles = p.mask.tiles;
   const auto in_tiles = [](int n) { return (n - 1) / TileMask::kSize + 1; };
@@ -59,7 +59,7 @@ inline Problem with_random_tiles(Problem p, size_t heads, double share, unsigned
   std::mt19937 random(seed);
   std::vector<uint8_t> kept(heads * head);
   for (size_t i = 0; i < kept.size(); ++i) {
-    kept[i] = i % head >= row && random() < share * 0x1p32;
+    kept[i] = (i % head >= row || tiles.rows == 1) && random() < share * 0x1p32;
     if (i / head % group > 0) kept[i] = kept[i - head];
   }
   tiles.kept = std::make_shared<const std::vector<uint8_t>>(std::move(kept));

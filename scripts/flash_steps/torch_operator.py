@@ -37,9 +37,10 @@ def attention(q, k, v, causal=False, step=None, lengths=None, tiles=None):
     converted. `lengths`, only for step 13: a list with the number of keys of each batch entry.
     `tiles`, only for "15 wgmma_lists", which they make the default, and "15 lists": a bool tensor
     [rows, keys], [H, rows, keys] or [B, H, rows, keys] of the tiles of 128 rows and 128 keys that
-    are seen. A row that sees no key has an output of 0. Other tiles than in the last call cost the
-    host the time for new tables; on a GPU the host waits for them. There is no dropout and no other
-    mask or scale. A ValueError says what a step does not support.
+    are seen. A row that sees no key has an output of 0. Where heads that share keys have different
+    tiles, K and V are repeated. Other tiles than in the last call cost the host the time for new
+    tables, and tiles on the GPU a wait for them. There is no dropout and no other mask or scale. A
+    ValueError says what a step does not support.
     """
     step = str(step or (10 if tiles is None else "15 wgmma_lists")).zfill(2)
     dtype, grouped = _reads(step)
@@ -150,6 +151,14 @@ def _tiles_of(q, k, tiles):
     return tiles.cpu().contiguous()
 
 
+def _differ(tiles, group):
+    """Do heads that share keys have different tiles? The steps' lists are those of a key head."""
+    if tiles is None or tiles.dim() == 2 or group == 1:
+        return False
+    heads = tiles.unflatten(-3, (-1, group))
+    return not (heads == heads[..., :1, :, :]).all().item()
+
+
 def _require_latent(q, cache, pages):
     said, d = None, LATENT_D
     if q.dim() != 4 or q.shape[3] != d:
@@ -226,7 +235,9 @@ _backward = _operator(
 @torch.library.impl("flash_steps::forward", "default")
 def _(q, k, v, causal, step, lengths, tiles):
     _require(step, q, k, v)
-    tiles = _tiles_of(q, k, tiles)
+    tiles, group = _tiles_of(q, k, tiles), q.shape[1] // k.shape[1]
+    if _differ(tiles, group):
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     q, k, v = map(_ready, (q, k, v))
     o, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
     if not _variant(step)[2]["writes_lse"]:
@@ -248,7 +259,9 @@ def _(q, k, v, o, lse, do, tiles, causal, step):
     step = step if _variant(step)[2]["backward"] else BACKWARD.get(step[:2], step)
     if not _variant(step)[2]["backward"]:
         raise ValueError(f"flash_steps.attention: step {step} has no backward")
-    tiles = _tiles_of(q, k, tiles)
+    tiles, (hkv, group) = _tiles_of(q, k, tiles), (k.shape[1], q.shape[1] // k.shape[1])
+    if _differ(tiles, group):
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     q, k, v, do = map(_ready, (q, k, v, do))
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     with _lock:
@@ -257,6 +270,8 @@ def _(q, k, v, o, lse, do, tiles, causal, step):
             _run("forward", step, causal, Q=q, K=k, V=v, O=o)
         tensors = dict(Q=q, K=k, V=v, O=o, LSE=lse, dO=do, dQ=dq, dK=dk, dV=dv)
         _run("backward", step, causal, tiles=tiles, **tensors)
+    if k.shape[1] != hkv:
+        dk, dv = (x.unflatten(1, (hkv, group)).float().sum(2).to(x.dtype) for x in (dk, dv))
     return dq, dk, dv
 
 

@@ -106,12 +106,15 @@ class ListMaker {
     const auto sees = p_.mask.predicate.sees;
     int* tiles = &visible_[size_t(i) * Tc_];
     std::vector<int> more(Tc_ + 1);  // rows that see some of tile j, less those of j - 1
-    for (int r = i * test_.Br; r < std::min(p_.N, (i + 1) * test_.Br); ++r) {
+    const int last_row = std::min(p_.N, (i + 1) * test_.Br);
+    for (int r = i * test_.Br, rows = 0; r < last_row; r += rows) {
+      rows = sees ? 1 : equal_rows(r, last_row);
       p_.for_runs(r, bh_, [&](const fa::Range& keys) {
         const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
         if (!sees) {  // whole tiles are counted below; here what the first and the last lack
-          ++more[first], --more[end];
-          tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
+          more[first] += rows, more[end] -= rows;
+          tiles[first] -= rows * (keys.first - first * Bc);
+          tiles[end - 1] -= rows * (end * Bc - keys.last);
         }
         for (int j = first; sees && j < end; ++j) {
           const int last = std::min(keys.last, (j + 1) * Bc);
@@ -122,6 +125,14 @@ class ListMaker {
       });
     }
     for (int j = 0, rows = 0; j < Tc_; ++j) rows += more[j], tiles[j] += rows * Bc;
+  }
+
+  // How many rows from r on see the same keys, without a predicate.
+  int equal_rows(int r, int last) const {
+    last = std::min(last, (r / fa::TileMask::kSize + 1) * fa::TileMask::kSize);
+    int n = 1;
+    while (r + n < last && p_.seen(r + n) == p_.seen(r)) ++n;
+    return n;
   }
 
   void add(int other, int pattern) {
