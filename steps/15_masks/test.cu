@@ -410,9 +410,9 @@ TEST_CASE("step 15: tiles of each head, and rows of tiles without any", "[step15
   using fa::test::with_random_tiles;
   const auto [N, Nk, H, Hkv] =
       GENERATE(std::tuple(200, 300, 2, 2), std::tuple(257, 130, 4, 2), std::tuple(129, 300, 2, 1));
-  const int heads = GENERATE(1, 2, 4), d = GENERATE(64, 128);
+  const int heads = GENERATE(4, 2, 1), d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  const double share = GENERATE(0.2, 0.6);
+  const double share = GENERATE(0.6, 0.2);
   if (!fa::test::one_in(41)) return;
   const int B = heads == 1 ? 1 : 2;
   const auto p = bf16_problem(N, Nk, d, causal, B, H, Hkv);
