@@ -95,11 +95,11 @@ inline int padded_rows(const fa::Problem& p) {
 }
 
 // All heads' tiles of keys in the order of blocks: in sections whose Q, dO, dQ_sum fit in the L2.
+// Of the heads that share keys, which a walk visits in turn, a section counts one.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
                                      const std::vector<std::vector<KeyWork>>& documents,
                                      int different = 1) {
-  const size_t row = 8 * size_t(p.d) * (p.H / p.Hkv);
-  const auto bytes = [&](const KeyWork& work) { return row * work.rows; };
+  const auto bytes = [&](const KeyWork& work) { return 8 * size_t(p.d) * work.rows; };
   return step15_wgmma::in_order(p, documents, bytes, /*group=*/1, /*most=*/1 << 30, different);
 }
 
