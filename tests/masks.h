@@ -53,8 +53,7 @@ inline Problem with_random_predicate(Problem p, int seed) {
 /// none. heads: 1, H or B*H; heads that share keys have the same.
 inline Problem with_random_tiles(Problem p, size_t heads, double share, unsigned seed) {
   TileMask& tiles = p.mask.tiles;
-  const auto in_tiles = [](int n) { return (n - 1) / TileMask::kSize + 1; };
-  tiles.heads = heads, tiles.rows = in_tiles(p.N), tiles.keys = in_tiles(p.Nk);
+  tiles.heads = heads, tiles.rows = TileMask::of(p.N), tiles.keys = TileMask::of(p.Nk);
   const size_t row = tiles.keys, head = tiles.rows * row, group = heads > 1 ? p.H / p.Hkv : 1;
   std::mt19937 random(seed);
   std::vector<uint8_t> kept(heads * head);

@@ -395,8 +395,8 @@ class CommandLine {
                                  {"--do", o.files.dO},
                                  {"--estimate", o.estimate}};
     for (size_t i = 0; i < values_.size(); ++i) {
-      if (step_.options[i].file || values_[i].ends_with(".npy"))
-        inputs.push_back({step_.options[i].name, values_[i]});
+      const StepOption& each = step_.options[i];
+      if (std::string_view(each.type).ends_with("F.npy")) inputs.push_back({each.name, values_[i]});
     }
     for (const char* name : {"q.npy", "k.npy", "v.npy", "gpus.json"}) {
       inputs.push_back({"the program", data_file(name)});

@@ -49,6 +49,8 @@ struct TileMask {
   int rows = 0, keys = 0;            ///< tiles of each
   std::shared_ptr<const std::vector<uint8_t>> kept = {};  ///< [heads, rows, keys]: 0 or 1
 
+  /// The number of tiles of n > 0 rows or keys.
+  static int of(int n) { return (n - 1) / kSize + 1; }
   /// Is key c in a tile that row r of head bh of B*H sees?
   bool has(size_t bh, int r, int c) const {
     return (*kept)[(bh % heads * rows + r / kSize) * keys + c / kSize] != 0;

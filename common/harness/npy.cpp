@@ -130,8 +130,8 @@ File open_npy(const std::string& path, const std::vector<std::string>& types, co
       count *= n;
   }
   if (count != available || (file.size() - start - length) % width != 0) {
-    refuse(path, fmt::format("holds {} bytes of data, but its shape {} has elements of {} bytes",
-                             file.size() - start - length, text_of(npy.shape), width));
+    refuse(path, fmt::format("holds {} bytes of data, but its shape is {} and its type '{}'",
+                             file.size() - start - length, text_of(npy.shape), npy.type));
   }
 
   npy.count = count;

@@ -98,6 +98,7 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
   need(mask.has_documents(), support.documents,
        fmt::format("--lengths of {} documents", mask.row_starts.size() - 1));
   need(mask.predicate.sees, support.predicate, "--mask " + mask.predicate.name);
+  need(mask.has_tiles(), support.predicate, "--tiles");
   for (const int limit : {mask.left, mask.right}) {
     if (limit >= Mask::kNoLimit && limit <= kMaxLength) continue;
     refuse("--window {},{}: each must be 0 to {}, or -1 for no limit", mask.left, mask.right,
@@ -118,29 +119,15 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
   }
 }
 
-void validate_tiles(const Problem& p, const Support& support, const std::string& who) {
+/// Do heads that share keys have the same tiles?
+void validate_tiles(const Problem& p) {
   const TileMask& tiles = p.mask.tiles;
-  if (!p.mask.has_tiles()) return;
-  if (!support.predicate) refuse("--tiles: {} has no such mask", who);
-  constexpr int kSize = TileMask::kSize;
-  const int rows = (p.N - 1) / kSize + 1, keys = (p.Nk - 1) / kSize + 1;
-  const size_t H = p.H, group = p.H / p.Hkv;
-  if (tiles.rows != rows || tiles.keys != keys) {
-    refuse("--tiles: {} x {} tiles, but --n {} --nk {} has {} x {} of {} rows and keys", tiles.rows,
-           tiles.keys, p.N, p.Nk, rows, keys, kSize);
-  }
-  if (tiles.heads != 1 && tiles.heads != H && tiles.heads != p.heads()) {
-    refuse(
-        "--tiles: tiles of {} heads; there must be one set for all, or --h {}, or --b {} x --h {}",
-        tiles.heads, H, p.B, H);
-  }
-  const ptrdiff_t size = ptrdiff_t{rows} * keys;
+  const size_t group = p.H / p.Hkv, size = size_t{1} * tiles.rows * tiles.keys;
   for (size_t h = 0; tiles.heads > 1 && h < tiles.heads; ++h) {
-    const auto of = [&](size_t head) {
-      return tiles.kept->begin() + static_cast<ptrdiff_t>(head) * size;
-    };
-    if (std::equal(of(h), of(h) + size, of(h / group * group))) continue;
-    refuse("--tiles: heads {} and {} have different tiles, but --hkv {} lets them share keys",
+    const uint8_t *its = &(*tiles.kept)[h * size],
+                  *first = &(*tiles.kept)[h / group * group * size];
+    if (std::equal(its, its + size, first)) continue;
+    refuse("--tiles: heads {} and {} share keys by --hkv {}, but have different tiles",
            h / group * group, h, p.Hkv);
   }
 }
@@ -287,7 +274,7 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
   }
   validate_cache(p, support, who);
   validate_mask(p, support, who);
-  validate_tiles(p, support, who);
+  validate_tiles(p);
   const ScoreMod& mod = p.score_mod;
   if (!mod.is_none() && !support.score_mod) {
     refuse("--{}: {} changes no scores",

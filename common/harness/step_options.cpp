@@ -118,34 +118,37 @@ void pack_documents(const std::string& text, Options& o) {
   }
 }
 
-/// [..., rows, keys] bools, or [..., rows, n] tiles of keys; both behind [], [H] or [B, H].
+/// Bools [rows, keys], [H, rows, keys] or [B, H, rows, keys]; or integers, whose last axis lists
+/// any number of tiles of keys.
 void read_tiles(const std::string& path, Options& o) {
   const NpyIntegers npy = read_npy_integers(path, /*bools=*/true);
-  const size_t axes = npy.shape.size();
-  if (axes < 2 || axes > 4) {
-    refuse("--tiles {}: its shape {} must be [rows, keys], [H, rows, keys] or [B, H, rows, keys]",
-           path, text_of(npy.shape));
-  }
+  const Problem& p = o.problem;
+  if (std::min({p.B, p.H, p.N, p.Nk}) < 1) return;  // validate() refuses it
+  const size_t B = p.B, H = p.H, listed = npy.shape.empty() ? 0 : npy.shape.back();
   TileMask tiles;
-  const size_t listed = npy.shape[axes - 1], rows = npy.shape[axes - 2];
-  tiles.heads = 1;
-  for (size_t i = 0; i + 2 < axes; ++i) tiles.heads *= npy.shape[i];
-  constexpr size_t kMost = 1 << 21;  // more rows or keys are not supported
-  const int keys = (std::max(o.problem.Nk, 1) - 1) / TileMask::kSize + 1;
-  if (tiles.heads == 0 || rows > kMost || listed > kMost) {
-    refuse("--tiles {}: its shape {} has no tile, or too many", path, text_of(npy.shape));
+  tiles.rows = TileMask::of(p.N), tiles.keys = TileMask::of(p.Nk);
+  const size_t rows = tiles.rows, keys = npy.is_bool ? tiles.keys : listed;
+  if (npy.shape == std::vector{rows, keys}) {
+    tiles.heads = 1;
+  } else if (npy.shape == std::vector{H, rows, keys}) {
+    tiles.heads = H;
+  } else if (npy.shape == std::vector{B, H, rows, keys}) {
+    tiles.heads = p.heads();
+  } else {
+    const std::string tail = fmt::format("{}, {}]", rows, npy.is_bool ? std::to_string(keys) : "n");
+    refuse(
+        "--tiles {}: its shape {} must be [{}, [{}, {} or [{}, {}, {}: tiles of {} rows and keys",
+        path, text_of(npy.shape), tail, H, tail, B, H, tail, TileMask::kSize);
   }
-  tiles.rows = static_cast<int>(rows);
-  tiles.keys = npy.is_bool ? static_cast<int>(listed) : keys;
   std::vector<uint8_t> kept(tiles.heads * rows * tiles.keys);
   for (size_t i = 0; i < npy.data.size(); ++i) {
     if (npy.is_bool) {
       kept[i] = static_cast<uint8_t>(npy.data[i]);
-    } else if (npy.data[i] >= 0 && npy.data[i] < keys) {
-      kept[i / listed * keys + static_cast<size_t>(npy.data[i])] = 1;
+    } else if (npy.data[i] >= 0 && npy.data[i] < tiles.keys) {
+      kept[i / listed * tiles.keys + static_cast<size_t>(npy.data[i])] = 1;
     } else if (npy.data[i] != -1) {
-      refuse("--tiles {}: {} is none of the {} tiles of keys, 0 to {}, and not -1 for none", path,
-             npy.data[i], keys, keys - 1);
+      refuse("--tiles {}: {} is no tile of keys; those of --nk {} are 0 to {}, and -1 is for none",
+             path, npy.data[i], p.Nk, tiles.keys - 1);
     }
   }
   tiles.kept = std::make_shared<const std::vector<uint8_t>>(std::move(kept));

@@ -8,6 +8,7 @@ import os
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
 MASK = ("window", "row_starts", "key_starts", "mask", "tiles")  # keys present only with a mask
+TILE = 128  # rows and keys of a tile of FaMask
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "table")
 
 

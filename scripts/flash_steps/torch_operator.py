@@ -13,14 +13,13 @@ import threading
 import torch
 
 from .files import ROOT
-from .step_library import Refused, StepLibrary
+from .step_library import TILE, Refused, StepLibrary
 from .steps import find_libraries
 
 # The variant whose backward continues a forward, if not the step's own. Steps 01 to 03 write no
 # LSE: the backward of 05 standard recomputes P, one layer at a time.
 BACKWARD = {"01": "05 standard", "02": "05 standard", "03": "05 standard", "04": "05"}
 BACKWARD |= {"07": "08", "09": "11", "10": "11"}
-TILE = 128  # rows and keys of a tile
 LATENT, LATENT_D, LATENT_DV = "17", 576, 512  # the step, features of a key and of its value
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _lock = threading.RLock()  # a library serves one thread at a time; autograd has its own threads
@@ -35,14 +34,16 @@ def attention(q, k, v, causal=False, step=None, lengths=None, tiles=None):
     key instead). `step`: its number, for its last variant, or "11 columns" for another; 10 by
     default. Steps 01 to 06 read fp32, the others bf16; under torch.autocast the inputs are
     converted. `lengths`, only for step 13: a list with the number of keys of each batch entry.
-    `tiles`, only for "15 wgmma_lists", which they make the default, and "15 lists": a bool tensor
+    `tiles`, only for "15 wgmma_lists" (their default) and "15 lists": a bool tensor
     [rows, keys], [H, rows, keys] or [B, H, rows, keys] of the tiles of 128 rows and 128 keys that
     are seen. A row that sees no key has an output of 0. Where heads that share keys have different
-    tiles, K and V are repeated. Other tiles than in the last call cost the host the time for new
-    tables, and tiles on the GPU a wait for them. There is no dropout and no other mask or scale. A
-    ValueError says what a step does not support.
+    tiles, K and V are repeated. The host makes new tables for tiles other than the last call's, and
+    waits for tiles on the GPU. There is no dropout and no other mask or scale. A ValueError says
+    what a step does not support.
     """
-    step = str(step or (10 if tiles is None else "15 wgmma_lists")).zfill(2)
+    if step is None:
+        step = "10" if tiles is None else "15 wgmma_lists"
+    step = str(step).zfill(2)
     dtype, grouped = _reads(step)
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
@@ -139,20 +140,20 @@ def _require(step, q, k, v):
 
 
 def _tiles_of(q, k, tiles):
-    """On the host, as StepLibrary reads them; None without."""
+    """The tiles on the host, where StepLibrary reads them; None without tiles."""
     if tiles is None:
         return None
-    (b, h, n, _), nk, size = q.shape, k.shape[2], TILE
-    last = (-(-n // size), -(-nk // size))
-    shapes = [last, (h, *last), (b, h, *last)]
+    (b, h, n, _), nk = q.shape, k.shape[2]
+    last = (-(-n // TILE), -(-nk // TILE))
+    shapes = one, of_h, of_all = last, (h, *last), (b, h, *last)
     if tiles.dtype != torch.bool or tuple(tiles.shape) not in shapes:
-        said = f"tiles {tuple(tiles.shape)} of {str(tiles.dtype)[6:]}: bool {shapes} are needed"
-        raise ValueError(f"flash_steps.attention: {said}")
+        given = f"torch.bool of shape {one}, {of_h} or {of_all}, not {tiles.dtype} of"
+        raise ValueError(f"flash_steps.attention: tiles must be {given} {tuple(tiles.shape)}")
     return tiles.cpu().contiguous()
 
 
 def _differ(tiles, group):
-    """Do heads that share keys have different tiles? The steps' lists are those of a key head."""
+    """Do heads that share keys have different tiles? A step has one list for all of them."""
     if tiles is None or tiles.dim() == 2 or group == 1:
         return False
     heads = tiles.unflatten(-3, (-1, group))

@@ -7,6 +7,7 @@ import itertools
 import random
 
 from flash_steps.command import BadInput
+from flash_steps.step_library import TILE
 
 # A mask by its name in steps/15_masks/predicates.h: a function of rows r, keys c and a number.
 PREDICATES = {
@@ -36,9 +37,6 @@ def predicate(word):
     if name not in PREDICATES:
         raise ValueError(name)
     return {"mask": f"{name}:{int(number)}"}
-
-
-TILE = 128  # rows and keys
 
 
 @functools.cache

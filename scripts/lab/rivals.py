@@ -7,6 +7,8 @@ Each function of (torch, problem) returns a function of Q, K, V that returns O; 
 
 import importlib
 
+from flash_steps.step_library import TILE
+
 from . import masks
 
 
@@ -66,7 +68,7 @@ def flex_tiles(torch, problem):
     module = importlib.import_module("torch.nn.attention.flex_attention")
     full = listed(torch, masks.tensor_of(torch, problem)[None])
     cut, sizes = map(torch.zeros_like, full), (problem["n"], problem["nk"])
-    tiles = module.BlockMask.from_kv_blocks(*cut, *full, BLOCK_SIZE=masks.TILE, seq_lengths=sizes)
+    tiles = module.BlockMask.from_kv_blocks(*cut, *full, BLOCK_SIZE=TILE, seq_lengths=sizes)
     attention = torch.compile(module.flex_attention, dynamic=False)
     return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
 
@@ -77,7 +79,7 @@ def flash4_tiles(torch, problem):
 
     def lists(kept):
         full = listed(torch, kept)
-        return kind(*map(torch.zeros_like, full), *full, block_size=(masks.TILE, masks.TILE))
+        return kind(*map(torch.zeros_like, full), *full, block_size=(TILE, TILE))
 
     kept = masks.tensor_of(torch, problem)[None]
     words = {"block_sparse_tensors": lists(kept)}
@@ -89,7 +91,7 @@ def cudnn_tiles(torch, problem):
     """nvidia-cudnn-frontend. Its backward makes the lists of rows each time."""
     module = importlib.import_module("cudnn.block_sparse_attention")
     counts, places = listed(torch, masks.tensor_of(torch, problem)[None])
-    words = {"q2k_block_nums": counts, "sparse_block_size": masks.TILE}
+    words = {"q2k_block_nums": counts, "sparse_block_size": TILE}
 
     class Attention(torch.autograd.Function):
         @staticmethod
@@ -119,7 +121,7 @@ def flashinfer_tiles(torch, problem):
     starts[1:] = kept.sum(-1).flatten().cumsum(0)
     head, _, place = kept.nonzero(as_tuple=True)
     places, kind = (head * kept.shape[2] + place).int(), torch.bfloat16
-    sizes = h * n, h * problem["nk"], masks.TILE, masks.TILE, 1, 1, d
+    sizes = h * n, h * problem["nk"], TILE, TILE, 1, 1, d
     wrapper.plan(starts, places, *sizes, q_data_type=kind, o_data_type=kind)
 
     def run(q, k, v):

@@ -343,6 +343,14 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
     CHECK(refused({input, f, "--out-dir", dir, "--page", "16"}) ==
           "--out-dir " + dir + "/O.npy" + reads);
   }
+  step.options = fa::mask_options({}), step.support.documents = step.support.predicate = true;
+  const std::string lengths =
+      folder.file("lengths.npy", npy_file(1, header_of("<i4", "(1,)"), bytes_of<int>({1})));
+  const std::string tiles = folder.file("tiles", npy_file(1, header_of("|b1", "(1, 1)"), "\1"));
+  for (const auto& [input, path] : {std::pair("--lengths", lengths), std::pair("--tiles", tiles)}) {
+    CHECK(refused({input, path, "--n", "1", "--out", path}) ==
+          "--out " + path + ": " + input + " reads this file; give it another name");
+  }
   for (const char* name : {"q.npy", "k.npy", "v.npy", "gpus.json"}) {
     const std::string shipped = fa::data_file(name);
     CHECK(refused({"--json", shipped}) ==
@@ -449,20 +457,26 @@ TEST_CASE("masks of the command line, and documents from files", "[cli]") {
     CHECK_THAT(refusal_of([&] { parse(arguments, step); }), ContainsSubstring(said));
   };
   for (const auto& [shape, size, said] : std::vector<std::tuple<const char*, size_t, const char*>>{
-           {"(12,)", 12, "its shape [12] must be [rows, keys], [H, rows, keys] or"},
-           {"(0, 2, 3)", 0, "its shape [0, 2, 3] has no tile, or too many"},
-           {"(2, 3, 2)", 12, "3 x 2 tiles, but --n 200 --nk 300 has 2 x 3 of 128 rows and keys"},
-           {"(3, 2, 3)", 18,
-            "tiles of 3 heads; there must be one set for all, or --h 2, or --b"}}) {
+           {"()", 1, "its shape [] must"},
+           {"(12,)", 12, "its shape [12] must be [2, 3], [2, 2, 3] or [1, 2, 2, 3]: tiles of 128"},
+           {"(0, 2, 3)", 0, "its shape [0, 2, 3] must"},
+           {"(2, 3, 2)", 12, "its shape [2, 3, 2] must"},
+           {"(2, 1, 2, 3)", 12, "its shape [2, 1, 2, 3] must"},
+           {"(3, 2, 3)", 18, "its shape [3, 2, 3] must"}}) {
     refused(with_tiles(file("|b1", shape, std::string(size, '\1'))), said);
   }
-  refused(with_tiles(file("<i4", "(1, 2)", bytes_of<int>({2, 3}))),
-          ": 3 is none of the 3 tiles of keys, 0 to 2, and not -1 for none");
+  refused(with_tiles(file("<i4", "(1, 1)", bytes_of<int>({0}))),
+          "its shape [1, 1] must be [2, n], [2, 2, n] or [1, 2, 2, n]: tiles of 128 rows and keys");
+  for (const int key : {3, -2}) {
+    refused(
+        with_tiles(file("<i4", "(2, 1)", bytes_of<int>({2, key}))),
+        ": " + std::to_string(key) + " is no tile of keys; those of --nk 300 are 0 to 2, and -1");
+  }
   refused(with_tiles(file("<f4", "(1, 1)", bytes_of<float>({1}))), "supported are bool, int32 and");
   step.support.gqa = true;
   Words shared = with_tiles(file("|b1", "(2, 2, 3)", tiles));
   shared.insert(shared.end(), {"--hkv", "1"});
-  refused(shared, "--tiles: heads 0 and 1 have different tiles, but --hkv 1 lets them share keys");
+  refused(shared, "--tiles: heads 0 and 1 share keys by --hkv 1, but have different tiles");
   const std::string sum = ": each must be at least 0, and their sum an int";
   for (const char* shape : {"()", "(1, 1, 1)", "(1, 3)", "(2, 0)"}) {
     const size_t n = shape == std::string("(1, 3)") ? 3 : shape == std::string("(2, 0)") ? 0 : 1;

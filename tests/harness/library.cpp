@@ -339,11 +339,16 @@ TEST_CASE("the library's sentences name what is missing, and the fields of its s
   mask.documents = 0, mask.predicate = "round";
   CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("mask round: 99_kept has none"));
   mask.predicate = "tiles";
-  CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("mask: tiles without tile_heads"));
-  const uint8_t tiles[3] = {1, 1, 0};
-  mask.tiles = tiles, mask.tile_heads = 3;
-  CHECK_THAT(it.said(fa_forward, kTables),
-             ContainsSubstring("tiles: tiles of 3 heads; there must"));
+  for (const int heads : {-1, 0, 3}) {
+    mask.tile_heads = heads;
+    CHECK(it.said(fa_forward, kTables) ==
+          "mask: tile_heads " + std::to_string(heads) + ": must be 1, H = 1 or B*H = 2");
+  }
+  mask.tile_heads = 2;
+  CHECK(it.said(fa_forward, kTables) == "mask: tiles is a null pointer");
+  const uint8_t tiles[2] = {1, 2};
+  mask.tiles = tiles;
+  CHECK(it.said(fa_forward, kTables) == "mask: tiles[1] is 2, not 0 or 1");
 }
 
 TEST_CASE("tiles are read at each call, and others are other tables", "[library]") {

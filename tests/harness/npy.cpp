@@ -135,11 +135,11 @@ TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
       {empty.substr(0, 30), ends},
       {empty.substr(0, empty.size() - 1), ends},
       {npy_file(1, header_of("<f4", "(2, 2)", "True"), four), "Fortran order"},
-      {of("<f4", "(5,)"), "holds 16 bytes of data, but its shape [5] has elements of 4 bytes"},
+      {of("<f4", "(5,)"), "holds 16 bytes of data, but its shape is [5] and its type '<f4'"},
       {of("<f4", "(3,)"), "[3]"},
       {of("<f4", "(4294967296, 4294967296)"), "its shape"},  // the product overflows
-      {npy_file(1, header_of("<f2", "(2,)"), "12345"), "shape [2] has elements of 2 bytes"},
-      {npy_file(1, header_of("<f8", "(2,)"), four.substr(1)), "elements of 8 bytes"}};
+      {npy_file(1, header_of("<f2", "(2,)"), "12345"), "its shape is [2] and its type '<f2'"},
+      {npy_file(1, header_of("<f8", "(2,)"), four.substr(1)), "its type '<f8'"}};
   for (const int other : {0, 4, 9}) rows.emplace_back(npy_file(other, whole, four), version);
   for (const char* shape : {"(four,)", "(4,", "4", "(-4,)", "(4.0,)", "(1000000000000000000,)"}) {
     rows.emplace_back(of("<f4", shape), invalid);
@@ -151,7 +151,7 @@ TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
   }
   for (const size_t bytes : {0, 1, 12, 15, 17, 19, 20}) {  // for 16
     rows.emplace_back(npy_file(1, whole, (four + four).substr(0, bytes)),
-                      "holds " + std::to_string(bytes) + " bytes of data, but its shape [4]");
+                      "holds " + std::to_string(bytes) + " bytes of data, but its shape is [4]");
   }
   for (const char* end : {"}", ", 'shape'}", ", 'shape':", ", 'shape':   "}) {
     const std::string header = std::string("{'descr': '<f4', 'fortran_order': False") + end;

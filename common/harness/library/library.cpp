@@ -188,17 +188,20 @@ Predicate predicate_of(const std::string& text) {
   refuse("--mask {}: {} has none", text, the_step().id);
 }
 
-/// The tiles of the last call stay where they are if they are given again: runs compare problems.
+/// Tiles equal to the last call's stay where they are, so that problems compare fast.
 TileMask tiles_of(const FaMask& given, const Problem& p) {
   static std::shared_ptr<const std::vector<uint8_t>> last;
-  if (given.tile_heads < 1 || !given.tiles || p.N < 1 || p.Nk < 1) {
-    throw UsageError("mask: tiles without tile_heads, or without the pointer, or no rows or keys");
-  }
   TileMask tiles;
-  tiles.heads = given.tile_heads;
-  tiles.rows = (p.N - 1) / TileMask::kSize + 1, tiles.keys = (p.Nk - 1) / TileMask::kSize + 1;
+  if (std::min({p.B, p.H, p.N, p.Nk}) < 1) return tiles;  // validate() refuses it
+  tiles.heads = given.tile_heads, tiles.rows = TileMask::of(p.N), tiles.keys = TileMask::of(p.Nk);
+  if (tiles.heads != 1 && tiles.heads != size_t(p.H) && tiles.heads != p.heads()) {
+    refuse("mask: tile_heads {}: must be 1, H = {} or B*H = {}", given.tile_heads, p.H, p.heads());
+  }
+  if (!given.tiles) throw UsageError("mask: tiles is a null pointer");
   const uint8_t* end = given.tiles + tiles.heads * tiles.rows * tiles.keys;
   if (!last || !std::equal(last->begin(), last->end(), given.tiles, end)) {
+    const uint8_t* wrong = std::find_if(given.tiles, end, [](uint8_t seen) { return seen > 1; });
+    if (wrong != end) refuse("mask: tiles[{}] is {}, not 0 or 1", wrong - given.tiles, *wrong);
     last = std::make_shared<const std::vector<uint8_t>>(given.tiles, end);
   }
   tiles.kept = last;

@@ -31,11 +31,10 @@ typedef struct {
   int32_t documents;           ///< packed one after another; 0: all rows and keys are one
   const int32_t* row_lengths;  ///< [documents] rows of each, N in all; in host memory
   const int32_t* key_lengths;  ///< [documents] keys of each, Nk in all; null: as many as rows
-  /// As --mask: "strided:64", or "tiles" for the two fields below, which are not read without it;
-  /// null: none.
+  /// As --mask: "strided:64"; or "tiles": the two fields below, read only then. Null: none.
   const char* predicate;
   int32_t tile_heads;    ///< heads whose tiles differ: 1, H or B*H
-  const uint8_t* tiles;  ///< [tile_heads, ceil(N / 128), ceil(Nk / 128)], host: 0 or 1, is it seen?
+  const uint8_t* tiles;  ///< [tile_heads, ceil(N / 128), ceil(Nk / 128)]: 1 if seen, or 0; host
 } FaMask;
 
 /// One attention problem; fa::Problem in common/harness/problem.h explains the sizes.
