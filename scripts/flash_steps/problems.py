@@ -52,7 +52,8 @@ def mask_text(problem):
     parts += [f"documents={documents_of(problem)}"] if problem.get("row_starts") else []
     parts += [f"{key}={problem[key]}" for key in ("mask", "cap") if problem.get(key)]
     if tiles := problem.get("tiles"):
-        parts.append(f"tiles={tiles['kept']}/{tiles['heads'] * tiles['rows'] * tiles['keys']}")
+        share = tiles["kept"] / (tiles["heads"] * tiles["rows"] * tiles["keys"])
+        parts.append(f"tiles={100 * share:.3g}%")
     return " ".join(parts + [key for key in ("alibi", "sinks") if problem.get(key)])
 
 

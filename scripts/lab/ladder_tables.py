@@ -19,14 +19,20 @@ SIM_BUILD = os.path.join(ROOT, "build", "sim")
 HEADS = ("rung", "HBM", "requested", "time", "TFLOP/s", "idea")
 LIBRARIES = "cuDNN, FlashAttention-3 and -4"
 BF16 = "cuDNN, FlashAttention-2 (bf16)"
-MASKS = "FlexAttention, `varlen_attn`"
+MASKS = {
+    "flex": "FlexAttention",
+    "varlen": "`varlen_attn`",
+    "flash3": "FlashAttention-3",
+    "flash4": "FlashAttention-4",
+}
 # What, the name of its results, step, variant, direction (None: not in the rows), the rivals' keys
-# of `ratios`, of which each problem's fastest counts, and their names.
+# of `ratios`, of which each problem's fastest counts, and their names: in words, or of each key, of
+# which those with a ratio are shown.
 FASTEST = (
     ("forward", "rivals", "10_warp_specialized", "scheduled", "forward", "best", LIBRARIES),
     ("backward", "rivals", "11_hopper_backward", "direct", "backward", "best", LIBRARIES),
-    ("forward, masks", "masks", "15_masks", "wgmma", "forward", "flex varlen", MASKS),
-    ("backward, masks", "masks", "15_masks", "wgmma", "backward", "flex varlen", MASKS),
+    ("forward, masks", "masks", "15_masks", "wgmma", "forward", " ".join(MASKS), MASKS),
+    ("backward, masks", "masks", "15_masks", "wgmma", "backward", " ".join(MASKS), MASKS),
     ("decode", "decode", "13_decode", "once", None, "math flash cudnn", "PyTorch's backends"),
     ("forward, fp8", "peers", "12_fp8", "late", "forward", "flash cudnn", BF16),
 )
@@ -130,6 +136,9 @@ def fastest_table(results, filters):
         least = min(min(repeats) for _, repeats in ratios)
         text = map(measured.ratio_text, (mean, least))
         label = f"{step[:2]} {variant}"
+        if names is MASKS:
+            there = {name for row in rows for name in row["ratios"]}
+            names = ", ".join(words for name, words in MASKS.items() if name in there)
         of_file = mine[0].get("date") or mine[0]["run"]
         date = max(row.get("date") or of_file for row in rows)[:10]
         where = f"{model_of(device)}, {len(rows)} problems, {date}"

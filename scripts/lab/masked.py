@@ -2,7 +2,7 @@
 
     maintain masked                       writes docs/results/masks_<gpu>.json, prints its tables
     maintain masked --json OUT.json       writes OUT.json instead
-    maintain masked --only "window tiles" some of: window, packed, tiles
+    maintain masked --only "window tiles" --d 128     some of: window, packed, tiles; and of d
 
 Windows, packs of documents, and tiles of 128 x 128 that are drawn for each head, forward and
 backward. FlexAttention and PyTorch's varlen_attn take turns with step 15, and where they are
@@ -28,7 +28,7 @@ from .comparison import Comparison
 from .jobs import Job
 from .torch_attention import Torch
 
-STEP, N = "15_masks", 16384
+STEP, N, DS = "15_masks", 16384, (128, 64)
 WINDOWS = ("256,0", "1024,0", "4096,0")
 # The last one: 20 log-normal lengths.
 PACKS = (
@@ -41,7 +41,7 @@ VARIANTS = {"window": ["packed", "wgmma"], "packed": ["packed", "wgmma"], "tiles
 
 def problems():
     """(what, problem), the most important first."""
-    for d in (128, 64):
+    for d in DS:
         one = series(N, d, False)
         one |= {"hkv": one["h"], "nk": N, "dtype": "bf16"}
         for word in WINDOWS:
@@ -78,7 +78,7 @@ class MaskedMeasurement(peers.PeersMeasurement):
             self.compared(turn, what, problem)
             for turn in range(self.options.turns)
             for what, problem in problems()
-            if what in self.options.only
+            if what in self.options.only and problem["d"] in self.options.d
         ]
 
     def compared(self, turn, what, p):
@@ -102,12 +102,18 @@ class MaskedMeasurement(peers.PeersMeasurement):
 def main():
     parser = jobs.parser(__doc__, turns=3, budget=480, where="docs/results/masks_<gpu>.json")
 
-    def some(text):
-        if wrong := [word for word in text.split() if word not in VARIANTS]:
-            raise argparse.ArgumentTypeError(f"'{wrong[0]}' is not one of {', '.join(VARIANTS)}")
-        return text.split()
+    def some_of(*known):
+        def chosen(text):
+            names = {str(one): one for one in known}
+            if wrong := [word for word in text.split() if word not in names]:
+                raise argparse.ArgumentTypeError(f"'{wrong[0]}' is not one of {', '.join(names)}")
+            return [names[word] for word in text.split()]
 
-    parser.add_argument("--only", type=some, default=[*VARIANTS], metavar='"window tiles"')
+        return chosen
+
+    add = parser.add_argument
+    add("--only", type=some_of(*VARIANTS), default=[*VARIANTS], metavar='"window tiles"')
+    add("--d", type=some_of(*DS), default=DS, metavar='"128 64"')
     options = parser.parse_args()
     options.rounds, options.iters = 10, MaskedMeasurement.iters
     options.directions, options.steps = ["forward", "backward"], STEP

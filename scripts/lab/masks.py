@@ -103,7 +103,7 @@ def sees_of(torch, problem, head=0):
             seen = seen & (back <= left)
         if right >= 0:
             seen = seen & (-back <= right)
-        if starts:
+        if document is not None:  # not `starts`: FlexAttention would compile again for each pack
             seen = seen & (document[r] == document[c])
         if kept is not None:
             seen = seen & kept[r // TILE, c // TILE]
@@ -124,13 +124,23 @@ def counted(torch, problem):
 # Each: (a function of Q, K, V that returns O; its tensors from [B, H, N, d], and back).
 
 
+def flex_of(torch, tiles):
+    """FlexAttention with a BlockMask, compiled in the first turn for each d, direction and mask.
+    Past its limit Dynamo would run the attention that stores all scores; with fullgraph it raises.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.config.cache_size_limit = 256
+    attention = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
+
+
 def flex(torch, problem):
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import create_block_mask
 
     sees, sizes = sees_of(torch, problem), (problem["n"], problem["nk"])
     tiles = create_block_mask(lambda b, h, r, c: sees(r, c), None, None, *sizes, device="cuda")
-    attention = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
+    return flex_of(torch, tiles)
 
 
 def of_packs(load):

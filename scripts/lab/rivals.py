@@ -69,8 +69,7 @@ def flex_tiles(torch, problem):
     full = listed(torch, masks.tensor_of(torch, problem)[None])
     cut, sizes = map(torch.zeros_like, full), (problem["n"], problem["nk"])
     tiles = module.BlockMask.from_kv_blocks(*cut, *full, BLOCK_SIZE=TILE, seq_lengths=sizes)
-    attention = torch.compile(module.flex_attention, dynamic=False)
-    return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
+    return masks.flex_of(torch, tiles)
 
 
 def flash4_tiles(torch, problem):

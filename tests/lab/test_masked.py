@@ -18,7 +18,8 @@ NAMES = ["window", "packed", "lists", "scores", "wgmma_scores", "wgmma_lists", "
 
 def measurement(**words):
     options = types.SimpleNamespace(json=None, turns=2, budget=9, rounds=10, only=["tiles"])
-    options.__dict__.update(directions=["forward", "backward"], iters=2, **words)
+    words = {"d": [128, 64], "directions": ["forward", "backward"], "iters": 2, **words}
+    options.__dict__.update(words)
     library = mock.Mock(step="15_masks", variants=[{"name": n, "dtype": "bf16"} for n in NAMES])
     torch = mock.MagicMock(torch=mock.Mock(__version__="2"))
     torch.matmul_rate.return_value = 8e14
@@ -71,6 +72,11 @@ class Series(unittest.TestCase):
                 self.assertEqual(heads, 16)
                 self.assertEqual(ctypes.string_at(address, 16 * 128**2), masks.bytes_of(p))
                 self.assertEqual(one.backends(), ["flex", "flash4", "cudnn", "flashinfer"])
+        some = measurement(only=["window"], d=[64]).jobs()
+        self.assertEqual(
+            [job.text[:2] + job.text.partition("d=")[2][:2] for job in some],
+            [f"{turn}:64" for turn in (1, 2) for _ in masked.WINDOWS],
+        )
 
     def test_what_a_rival_refuses_or_gets_wrong_is_a_note(self):
         these, notes = measurement(), []
@@ -140,6 +146,10 @@ class Tiled(unittest.TestCase):
         run("q", "k", "v")
         attention = self.torch.compile.return_value
         attention.assert_called_once_with("q", "k", "v", block_mask=make.return_value)
+        # Else it is the attention that stores all scores, from the fifth mask on.
+        self.assertTrue(self.torch.compile.call_args.kwargs["fullgraph"])
+        most = 2 * len(list(masked.problems()))  # of compiled graphs
+        self.assertGreater(self.torch._dynamo.config.cache_size_limit, most)
 
     def test_flash4_has_the_lists_of_both_directions(self):
         names = ("flash_attn", "flash_attn.cute", "flash_attn.cute.block_sparsity")
