@@ -139,6 +139,7 @@ def fastest_table(results, filters):
         if names is MASKS:
             there = {name for row in rows for name in row["ratios"]}
             names = ", ".join(words for name, words in MASKS.items() if name in there)
+            names = names.replace("-3, FlashAttention-4", "-3 and -4")
         of_file = mine[0].get("date") or mine[0]["run"]
         date = max(row.get("date") or of_file for row in rows)[:10]
         where = f"{model_of(device)}, {len(rows)} problems, {date}"
