@@ -17,7 +17,7 @@
 namespace step15_wgmma {
 
 using fa::arrive, fa::release, fa::skip, fa::wait_for;
-using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::Ring;
+using fa::bf16, fa::kNoMaximum, fa::Ring;
 using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
 
 constexpr int kGroupRows = 64;  // rows of a warpgroup, and of a wgmma
