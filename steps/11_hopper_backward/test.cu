@@ -1,6 +1,7 @@
 // Tests of step 11. steps/CMakeLists.txt has the sources that it is linked with.
 #include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "steps/11_hopper_backward/beyond/deterministic.cuh"
+#include "steps/11_hopper_backward/beyond/halves.cuh"
 #include "steps/11_hopper_backward/beyond/shares.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
@@ -310,6 +311,7 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
     if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
     if (t.buffers.count("dK_sum")) return "shares";
+    if (t["K"].read == 2 * columns().backward_traffic(p)["K"].read) return "halves";
     return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
   };
   const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
@@ -332,6 +334,11 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   CHECK((of_128(1024, 1024, true) == "direct" && of_128(1025, 1025, true) == "columns"));
   CHECK((of_128(512, 576, true) == "direct" && of_128(512, 577, true) == "columns"));
   CHECK((of_128(512, 511, true) == "columns" && of_128(512, 512, false) == "columns"));
+  CHECK((of_128(1024, 1024, true, 16) == "halves" && of_128(1024, 1024, true, 17) == "direct"));
+  CHECK((of_128(2048, 2048, true, 8) == "halves" && of_128(2049, 2049, true, 7) == "columns"));
+  CHECK((of_128(896, 896, true, 8) == "direct" && of_128(1088, 1088, true, 14) == "columns"));
+  CHECK(of_128(1024, 1024, false, 16) == "columns");
+  CHECK((of_128(1024, 2048, true, 8) == "columns" && of_128(1024, 2048, true, 5) == "halves"));
   CHECK(
       (of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
   CHECK(
@@ -356,6 +363,23 @@ TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step1
   if (!fa::test::one_in(6)) return;
   CAPTURE(N, Nk, causal, d, group);
   const auto p = bf16_problem(N, Nk, d, causal, 1, 2 * group, 2);
+#if FA_BACKEND_GPU
+  fa::test::require_right(v, p);
+#else
+  fa::test::require_equal(v.backward_traffic(p),
+                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
+#endif
+}
+
+TEST_CASE("step 11: halves of a walk add to the same dK and dV", "[step11]") {
+  fa::Variant v = direct();
+  v.backward = step11_halves::backward;
+  v.backward_traffic = step11_halves::backward_traffic;
+  // Halves of one tile each, of several; one tile more in the first; rows that see no key.
+  const auto [N, Nk, group] = GENERATE(std::tuple(256, 256, 1), std::tuple(250, 250, 3),
+                                       std::tuple(450, 333, 1), std::tuple(390, 450, 2));
+  CAPTURE(N, Nk, group);
+  const auto p = bf16_problem(N, Nk, 128, true, 1, 2 * group, 2);
 #if FA_BACKEND_GPU
   fa::test::require_right(v, p);
 #else

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "steps/11_hopper_backward/beyond/direct.cuh"
+#include "steps/11_hopper_backward/beyond/halves.cuh"
 #include "steps/11_hopper_backward/beyond/heads.cuh"
 #include "steps/11_hopper_backward/beyond/paired.cuh"
 #include "steps/11_hopper_backward/beyond/shares.cuh"
@@ -37,6 +38,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   if (p.d == 256) return step11_paired::backward_traffic(p);
   if (step11_shares::pays(p)) return step11_shares::backward_traffic(p);
+  if (step11_halves::pays(p)) return step11_halves::backward_traffic(p);
   if (step11_direct::pays(p)) return step11_direct::backward_traffic(p);
   if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
   if (places_pay(p)) return step11_places::backward_traffic(p);
@@ -47,6 +49,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d == 256) return step11_paired::backward(p, t);
   if (step11_shares::pays(p)) return step11_shares::backward(p, t);
+  if (step11_halves::pays(p)) return step11_halves::backward(p, t);
   if (step11_direct::pays(p)) return step11_direct::backward(p, t);
   if (step11_heads::pays(p)) return step11_heads::backward(p, t);
   if (places_pay(p)) return step11_places::backward(p, t);
