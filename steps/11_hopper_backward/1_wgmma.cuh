@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const int tiles = shape.group * (shape.Tr - work.first);
   const Sources from{&Q, &K, &V, &dO, LSE2, delta};
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
+  RowTile at{work, shape}, ahead = at;  // ahead: the next tile to copy
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&smem.kv_full, 1);
     init_mbarriers(smem.full, 1);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     load_keys(smem, from, work);
     for (int stage = 0; stage < min(kStages, tiles); ++stage) {
       load_rows(smem, from, stage, ahead, shape.Tr);
-      ahead.next(work, shape.Tr);
+      ahead.next(work, shape);
     }
   }
   __syncthreads();  // all threads see the mbarriers
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   fa::mbarrier_wait(&smem.kv_full, 0);
 
   // --- mainloop
-  for (int n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+  for (int n = 0; n < tiles; ++n, at.next(work, shape)) {
     const int stage = n % kStages;
     const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
     fa::mbarrier_wait(&smem.full[stage], n / kStages & 1);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();  // all products have read the stage and dS
     if (threadIdx.x == 0 && n + kStages < tiles) {
       load_rows(smem, from, stage, ahead, shape.Tr);
-      ahead.next(work, shape.Tr);
+      ahead.next(work, shape);
     }
     dQ_sum.part<d>((at.head * shape.Tr + at.i) * kGroups + wg).add(rdQ);
   }

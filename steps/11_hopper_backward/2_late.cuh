@@ -86,8 +86,8 @@ struct Group {
   using At = Distances<Tiles<d>, d, Br, wg>;
   static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // for dQ: MN-major
   static constexpr uint64_t kDs = distance(offsetof(Tiles<d>, dS) + wg * Bc * kPanel * 2);
-  unsigned n = 0;     // number of the next tile,
-  RowTile at = work;  // and the tile
+  unsigned n = 0;           // number of the next tile,
+  RowTile at{work, shape};  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
 
@@ -154,7 +154,7 @@ struct Group {
       load_keys(smem.K, &smem.k_full, loader.K, work);
       for (unsigned i = 0; i < min(tiles(), unsigned(kStages)); ++i) {
         loader.load_rows(i, ahead);
-        ahead.next(work, shape.Tr);
+        ahead.next(work, shape);
       }
     }
     __syncwarp();
@@ -173,7 +173,7 @@ struct Group {
     // --- mainloop: S of the next tile and dK of this one, then dQ of this one and dV of the next
     while (++n < tiles()) {
       const int old_half = half();
-      at.next(work, shape.Tr);
+      at.next(work, shape);
       issue_scores(rS);
       issue_dk(n - 1);
       signal_ds();
@@ -184,7 +184,7 @@ struct Group {
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       if (copies && n + 1 < tiles()) {
         RowTile ahead = at;
-        ahead.next(work, shape.Tr);
+        ahead.next(work, shape);
         loader.load_rows(n + 1, ahead);
       }
       __syncwarp();

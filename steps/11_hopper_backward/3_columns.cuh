@@ -181,11 +181,11 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
                                    const Loader<d>& loader, const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
+  RowTile at{work, shape}, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape)) {
       loader.load_rows(i, ahead);
     }
   }
@@ -193,7 +193,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
   UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape)) {
     const unsigned stage = n % kDsStages;
     const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
@@ -207,7 +207,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
                                  k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
+        ahead.next(work, shape);
       }
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
@@ -221,7 +221,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-template <int d, int wg>
+template <int d, int wg, class Tile = RowTile>
 struct Group {
   static constexpr int Br = step11_columns::Br<d>;
   Tiles<d>& smem;
@@ -234,8 +234,8 @@ struct Group {
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   using At = Distances<Tiles<d>, d, Br, wg>;
-  unsigned n = 0;     // number of the tile; in signal_ds() and after the loop one past it
-  RowTile at = work;  // the tile
+  unsigned n = 0;        // number of the tile; in signal_ds() and after the loop one past it
+  Tile at{work, shape};  // the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   uint32_t lse_ones[4], delta_ones[4];
@@ -306,7 +306,7 @@ struct Group {
     warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.do_empty[0]);
     ++n;
     signal_ds();
-    at.next(work, shape.Tr);
+    at.next(work, shape);
   }
 
   // Ends with the last tile's dK in flight.
@@ -324,7 +324,7 @@ struct Group {
 
     // --- mainloop: S of the next tile overlaps dK of this one
     while (++n < tiles()) {
-      at.next(work, shape.Tr);
+      at.next(work, shape);
       issue_scores(rS);
       issue_dk(n - 1);
       signal_ds();

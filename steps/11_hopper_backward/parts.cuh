@@ -68,9 +68,9 @@ __device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
 // A tile of rows on the walk, which visits all heads that share the keys.
 struct RowTile {
   int head, i;  // of Q; tile of rows
-  __device__ RowTile(const WorkTile& work) : head(work.head), i(work.first) {}
-  __device__ void next(const WorkTile& work, int Tr) {
-    if (++i == Tr) ++head, i = work.first;
+  __device__ RowTile(const WorkTile& work, const Shape&) : head(work.head), i(work.first) {}
+  __device__ void next(const WorkTile& work, const Shape& shape) {
+    if (++i == shape.Tr) ++head, i = work.first;
   }
 };
 

@@ -2,6 +2,7 @@
 #include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "steps/11_hopper_backward/beyond/deterministic.cuh"
 #include "steps/11_hopper_backward/beyond/halves.cuh"
+#include "steps/11_hopper_backward/beyond/meeting.cuh"
 #include "steps/11_hopper_backward/beyond/shares.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
@@ -307,11 +308,12 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
     auto p = bf16_problem(N, Nk, d, causal, 1, H * group, H);
     p.gpu = {};  // an H200's 132 SMs
     fa::Prediction t = direct().backward_traffic(p);
-    if (t.buffers == columns().backward_traffic(p).buffers) return "columns";
+    const fa::Prediction plain = columns().backward_traffic(p);
+    if (t.buffers == plain.buffers) return t.flops == plain.flops ? "columns" : "meeting";
     if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
     if (t.buffers.count("dK_sum")) return "shares";
-    if (t["K"].read == 2 * columns().backward_traffic(p)["K"].read) return "halves";
+    if (t["K"].read == 2 * p.kv_size() * 2) return "halves";
     return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
   };
   const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
@@ -342,10 +344,16 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   CHECK(
       (of_128(1024, 1024, true, 1, 16) == "shares" && of_128(1023, 1023, true, 1, 16) != "shares"));
   CHECK(
-      (of_128(4096, 4096, true, 8, 8) == "shares" && of_128(4096, 4096, true, 9, 8) == "columns"));
+      (of_128(4096, 4096, true, 7, 8) == "shares" && of_128(4096, 4096, true, 9, 8) == "columns"));
+  CHECK(
+      (of_128(4096, 4096, true, 8, 8) == "meeting" && of_128(8192, 8192, true, 8, 8) == "meeting"));
+  CHECK((of_128(8192, 8192, true, 9, 8) == "columns" &&
+         of_128(8192, 8192, false, 8, 8) == "columns"));
+  CHECK(
+      (of_128(1024, 1024, true, 64, 4) == "direct" && of_128(8192, 8192, true, 8, 3) == "columns"));
   CHECK((of_128(4096, 4096, false, 2, 8) == "shares" &&
          of_128(4096, 4096, false, 3, 8) == "columns"));
-  CHECK(of_64(8192, 8192, true, 4, 3) == "shares");
+  CHECK((of_64(8192, 8192, true, 4, 3) == "shares" && of_64(8192, 8192, true, 8, 8) == "columns"));
 }
 
 TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step11][all]") {
@@ -378,6 +386,23 @@ TEST_CASE("step 11: halves of a walk add to the same dK and dV", "[step11]") {
   // Halves of one tile each, of several; one tile more in the first; rows that see no key.
   const auto [N, Nk, group] = GENERATE(std::tuple(256, 256, 1), std::tuple(250, 250, 3),
                                        std::tuple(450, 333, 1), std::tuple(390, 450, 2));
+  CAPTURE(N, Nk, group);
+  const auto p = bf16_problem(N, Nk, 128, true, 1, 2 * group, 2);
+#if FA_BACKEND_GPU
+  fa::test::require_right(v, p);
+#else
+  fa::test::require_equal(v.backward_traffic(p),
+                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
+#endif
+}
+
+TEST_CASE("step 11: walks that meet visit the same tiles", "[step11]") {
+  fa::Variant v = direct();
+  v.backward = step11_meeting::backward;
+  v.backward_traffic = step11_meeting::backward_traffic;
+  // One tile of keys; several; more or fewer than rows.
+  const auto [N, Nk, group] = GENERATE(std::tuple(60, 60, 3), std::tuple(200, 264, 1),
+                                       std::tuple(330, 330, 3), std::tuple(333, 270, 2));
   CAPTURE(N, Nk, group);
   const auto p = bf16_problem(N, Nk, 128, true, 1, 2 * group, 2);
 #if FA_BACKEND_GPU

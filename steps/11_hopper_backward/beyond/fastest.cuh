@@ -4,6 +4,7 @@
 #include "steps/11_hopper_backward/beyond/direct.cuh"
 #include "steps/11_hopper_backward/beyond/halves.cuh"
 #include "steps/11_hopper_backward/beyond/heads.cuh"
+#include "steps/11_hopper_backward/beyond/meeting.cuh"
 #include "steps/11_hopper_backward/beyond/paired.cuh"
 #include "steps/11_hopper_backward/beyond/shares.cuh"
 
@@ -31,12 +32,13 @@ inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross 
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   if (p.d == 256) return step11_columns::workspace(p);
-  if (step11_shares::pays(p)) return step11_shares::workspace(p);
+  if (!step11_meeting::pays(p) && step11_shares::pays(p)) return step11_shares::workspace(p);
   return places_pay(p) ? step11_places::workspace(p) : step11_persistent::workspace(p);
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   if (p.d == 256) return step11_paired::backward_traffic(p);
+  if (step11_meeting::pays(p)) return step11_meeting::backward_traffic(p);
   if (step11_shares::pays(p)) return step11_shares::backward_traffic(p);
   if (step11_halves::pays(p)) return step11_halves::backward_traffic(p);
   if (step11_direct::pays(p)) return step11_direct::backward_traffic(p);
@@ -48,6 +50,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d == 256) return step11_paired::backward(p, t);
+  if (step11_meeting::pays(p)) return step11_meeting::backward(p, t);
   if (step11_shares::pays(p)) return step11_shares::backward(p, t);
   if (step11_halves::pays(p)) return step11_halves::backward(p, t);
   if (step11_direct::pays(p)) return step11_direct::backward(p, t);

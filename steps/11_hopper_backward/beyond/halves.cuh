@@ -71,11 +71,11 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   constexpr int kPanels = d / kPanel;
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;
+  RowTile at{work, shape}, ahead = at;
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
-    for (unsigned n = 0; n < min(tiles, unsigned(kStages)); ++n, ahead.next(work, shape.Tr)) {
+    for (unsigned n = 0; n < min(tiles, unsigned(kStages)); ++n, ahead.next(work, shape)) {
       loader.load_rows(n, ahead);
     }
   }
@@ -91,7 +91,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
                                first_k + panel * (kGroupKeys * kRowBytes >> 4), rdQ);
     if (panel == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
       loader.load_rows(n - 1 + kStages, ahead);
-      ahead.next(work, shape.Tr);
+      ahead.next(work, shape);
     }
     __syncwarp();
     const auto part = dQ_sum.part<d>(at.head * (shape.Np / 64) + at.i, panel * kPanel);
@@ -99,7 +99,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     const bool last = panel == kPanels - 1;
     if (last && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
     part.add(rdQ);
-    if (last) at.next(work, shape.Tr);
+    if (last) at.next(work, shape);
   }
 }
 

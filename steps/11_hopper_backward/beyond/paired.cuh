@@ -59,11 +59,11 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
     fa::tma_load(to, from, full, {0, key, 0, work.bh_kv});
     fa::tma_load(to + kKeys * kHalf, from, full, {0, key, kHalf / kPanel, work.bh_kv});
   };
-  RowTile at = work;
+  RowTile at{work, shape};
   fa::mbarrier_arrive_expect_tx(&smem.k_full, sizeof smem.K);
   load_keys(smem.K, K, &smem.k_full);
   UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape)) {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = size_t(at.head) * shape.Np + at.i * Br;
     uint64_t *q_full = &smem.q_full[stage], *do_full = &smem.do_full[stage];
@@ -88,14 +88,14 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
                                    const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first), rank = fa::cluster_rank();
-  RowTile at = work;
+  RowTile at{work, shape};
   fa::mbarrier_wait(&smem.k_full, 0), fa::mbarrier_wait(&smem.v_full, 0);
   const uint64_t first_k = tile_descriptor(smem.K + rank * kKeys * kHalf),
                  ds = tile_descriptor(smem.P);
   const uint64_t first_other = tile_descriptor(smem.other_K),
                  other_ds = tile_descriptor(smem.other_dS);
   UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape)) {
     const uint64_t k = first_k + (n >> 31), other = first_other + (n >> 31);  // see zero()
     if (thread == 0) fa::mbarrier_arrive_expect_tx(&smem.other_full, sizeof smem.other_dS);
     __syncwarp();
@@ -137,7 +137,7 @@ struct Group {
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
 
   unsigned n = 0;  // number of the tile,
-  RowTile at = work;
+  RowTile at{work, shape};
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
   uint32_t ones[4];
@@ -248,7 +248,7 @@ struct Group {
 
     // --- mainloop: dV or dK of this tile before S or dP of the next one, which may have to wait
     while (++n < tiles()) {
-      at.next(work, shape.Tr);
+      at.next(work, shape);
       const unsigned stage = n % kStages, last = (n - 1) % kStages;
       put(n - 1);
       issue_rows(n - 1);

@@ -29,6 +29,7 @@ __device__ inline void store_rounded(const float (&rdQ)[n], float scale, bf16* t
 
 // Sums that need nothing at a walk's ends.
 struct Plain {
+  using Tile = RowTile;                         // the order of a walk's tiles
   static constexpr bool kReadsColumns = false;  // by the third warpgroup, which then releases Q
   template <class Sums>
   __device__ static const Sums& of_walk(const Sums& all, const Shape&, const WorkTile&) {
@@ -44,11 +45,11 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
                                    const Loader<d>& loader, const Sums& sums) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
+  typename Sums::Tile at{work, shape}, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape)) {
       loader.load_rows(i, ahead);
     }
   }
@@ -57,7 +58,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
   UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape)) {
     const unsigned stage = n % kDsStages;
     const uint64_t k = first_k + (n >> 31);
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
@@ -71,7 +72,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
                                  k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
+        ahead.next(work, shape);
       }
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
@@ -115,9 +116,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {
-      Group<d, 0>(smem, shape, work).run(&dK, &dV);
+      Group<d, 0, typename Sums::Tile>(smem, shape, work).run(&dK, &dV);
     } else {
-      Group<d, 1>(smem, shape, work).run(&dK, &dV);
+      Group<d, 1, typename Sums::Tile>(smem, shape, work).run(&dK, &dV);
     }
     dQ_sum.round(shape, work, smem.Q[0]);
   }

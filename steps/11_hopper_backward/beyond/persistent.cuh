@@ -73,7 +73,7 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
     }
     smem.work[kv] = work;
     load_keys(smem.K[kv], &smem.k_full[kv], K, work);
-    RowTile at = work;
+    RowTile at{work, shape};
     UNROLL_BY(1)
     for (unsigned end = n + tiles_of(work, shape), first = n; n < end; ++n) {
       const unsigned q = n % kQStages, o = n % kDoStages;
@@ -87,7 +87,7 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
       fa::mbarrier_wait(&smem.do_empty[o], (n / kDoStages & 1) ^ 1);
       fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0]);
       fa::tma_load(smem.dO[o], dO, do_full, {0, at.i * Br, 0, at.head});
-      at.next(work, shape.Tr);
+      at.next(work, shape);
     }
   }
   fa::leave(taken);
@@ -162,9 +162,9 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const Sums& 
   for (unsigned w = 0;; ++w) {
     const WorkTile work = wait_for_work(smem, w);
     if (work.j < 0) return;
-    RowTile at = work;
+    RowTile at{work, shape};
     UNROLL_BY(1)
-    for (unsigned end = n + tiles_of(work, shape); n < end; ++n, at.next(work, shape.Tr)) {
+    for (unsigned end = n + tiles_of(work, shape); n < end; ++n, at.next(work, shape)) {
       const unsigned stage = n % kDsStages;
       const uint64_t k = first_k + w % kKvStages * (sizeof smem.K[0] >> 4);
       const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
