@@ -309,7 +309,9 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
     p.gpu = {};  // an H200's 132 SMs
     fa::Prediction t = direct().backward_traffic(p);
     const fa::Prediction plain = columns().backward_traffic(p);
-    if (t.buffers == plain.buffers) return t.flops == plain.flops ? "columns" : "meeting";
+    if (t.buffers == plain.buffers) {
+      return t.flops == plain.flops ? "columns" : causal ? "meeting" : "idle";
+    }
     if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
     if (t.buffers.count("dK_sum")) return "shares";
@@ -321,7 +323,7 @@ TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
   };
   CHECK((of_64(4096, 4096, true, 17) == "walks" && of_64(4097, 4097, true, 17) == "columns"));
   CHECK((of_64(2048, 2048, false, 33) == "walks" && of_64(2048, 2048, false, 32) == "columns"));
-  CHECK(of_64(2049, 2049, false, 33) == "columns");
+  CHECK((of_64(2049, 2049, false, 33) == "idle" && of_64(2113, 2113, false, 33) == "columns"));
   CHECK((of_64(2048, 64, true, 528, 2) == "walks" && of_64(2049, 64, true, 528, 2) == "columns"));
   CHECK((of_64(512, 512, true, 264) == "heads" && of_64(512, 512, true, 263) == "walks"));
   CHECK((of_64(640, 640, true, 264) == "walks" && of_64(512, 511, true, 264) == "walks"));
@@ -411,6 +413,35 @@ TEST_CASE("step 11: walks that meet visit the same tiles", "[step11]") {
   fa::test::require_equal(v.backward_traffic(p),
                           fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
 #endif
+}
+
+TEST_CASE("step 11: direct: a warpgroup without a key multiplies nothing", "[step11]") {
+  // 64 keys in the last tile, and one more; two in the only one. With the mask all are multiplied.
+  const auto [N, Nk, causal] = GENERATE(std::tuple(200, 192, false), std::tuple(200, 193, false),
+                                        std::tuple(450, 2, false), std::tuple(200, 192, true));
+  const int d = GENERATE(64, 128);
+  CAPTURE(N, Nk, d, causal);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, 4, 2);
+#if FA_BACKEND_GPU
+  fa::test::require_right(direct(), p);
+#else
+  const fa::Prediction t = direct().backward_traffic(p);
+  CHECK((t.flops < columns().backward_traffic(p).flops) == (!causal && Nk != 193));
+  fa::test::require_equal(t,
+                          fa::test::require_right_counted(direct(), p, /*analyse=*/true).backward);
+#endif
+}
+
+TEST_CASE("step 11: direct: keys past the last add nothing, whatever shared memory held",
+          "[step11]") {
+  const int d = GENERATE(64, 128);
+  fa::Problem p = bf16_problem(200, 256, d, false, 1, 4, 2);
+  fa::Inputs in = fa::normal_inputs(p, 23);
+  std::fill(in.dO.begin(), in.dO.end(), NAN);
+  REQUIRE(std::isnan(fa::test::run_backward(direct(), p, in).dQ[0]));  // and all dS
+  p.Nk = 192;
+  const fa::Outputs out = fa::test::run_backward(direct(), p, fa::normal_inputs(p, 24));
+  CHECK(std::all_of(out.dQ.begin(), out.dQ.end(), [](float x) { return std::isfinite(x); }));
 }
 
 TEST_CASE("step 11: direct: any other problem is another kernel's work", "[step11]") {

@@ -44,8 +44,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   if (step11_direct::pays(p)) return step11_direct::backward_traffic(p);
   if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
   if (places_pay(p)) return step11_places::backward_traffic(p);
-  return short_walks(p) ? step11_persistent::backward_traffic(p)
-                        : step11_columns::backward_traffic(p);
+  return short_walks(p) ? step11_persistent::backward_traffic(p) : step11_sums::backward_traffic(p);
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

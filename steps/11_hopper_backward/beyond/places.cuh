@@ -54,7 +54,7 @@ __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in 
 // A walk without a place for its head uses the head's own.
 struct Places {
   using Tile = RowTile;
-  static constexpr bool kReadsColumns = false;
+  static constexpr bool kReadsColumns = false, kIdles = false;
   float* sums;      // [B*Hkv places, group * Np / 64, 4, d / 8, 32, 4]; zeros between launches
   unsigned* given;  // how many heads have handed on their place
   unsigned* place;  // [B*Hkv]: of the head, + 1; 0: none yet
