@@ -27,7 +27,7 @@ from .jobs import Job, Measurement
 from .measured import column, ratio_text
 from .torch_attention import Contender, Torch, unfused
 
-STEP, VARIANTS = "17_latent", ("splits", "resident")
+STEP, VARIANTS = "17_latent", ("splits", "resident", "pairs")
 D, DV, PAGE = 576, 512, 64
 HEADS = (16, 32, 64, 128)
 SIZES = ((1, 4096), (1, 16384), (1, 65536), (8, 16384), (32, 4096), (64, 8192), (128, 4096))

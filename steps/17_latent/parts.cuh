@@ -36,8 +36,8 @@ constexpr int kConsumerWarps = kGroups * kGroupThreads / fa::kWarp;
 constexpr uint64_t kPoolPages = uint64_t{1} << 31;  // in its tensor map: any page number
 
 struct Shape {
-  int rows, N, Nk;  // rows: H*N
-  float scale_log2;
+  int rows, N, Nk;           // rows: H*N
+  float scale_log2, to_raw;  // of S, and back
   bool causal;
 };
 
@@ -104,7 +104,8 @@ inline fa::Support support(bool paged = false) {
 inline int row_blocks_of(const fa::Problem& p) { return fa::ceil_div(p.H * p.N, Br); }
 
 inline Shape shape_of(const fa::Problem& p) {
-  return {p.H * p.N, p.N, p.Nk, p.scale() * fa::kLog2e, p.causal};
+  const float scale_log2 = p.scale() * fa::kLog2e;
+  return {p.H * p.N, p.N, p.Nk, scale_log2, 1.f / scale_log2, p.causal};
 }
 
 // Bytes without those of pages and parts; `scores`: how often a block computes S.

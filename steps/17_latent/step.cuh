@@ -6,7 +6,7 @@
 #include "steps/17_latent/2_panels.cuh"
 #include "steps/17_latent/3_exchange.cuh"
 #include "steps/17_latent/4_splits.cuh"
-#include "steps/17_latent/5_resident.cuh"
+#include "steps/17_latent/6_pairs.cuh"
 
 namespace step17 {
 
@@ -68,8 +68,20 @@ inline fa::Variant resident() {
           .parent = "17 splits",
           .support = support(/*paged=*/true),
           .forward = step17_resident::forward,
-          .traffic = step17_resident::traffic,
+          .traffic = step17_splits::traffic,
           .workspace = step17_splits::workspace,
+          .writes_lse = true,
+          .extras = {.latent = dv, .cache = cache}};
+}
+
+inline fa::Variant pairs() {
+  return {.name = "pairs",
+          .idea = "two splits merge through distributed shared memory",
+          .parent = "17 resident",
+          .support = support(/*paged=*/true),
+          .forward = step17_pairs::forward,
+          .traffic = step17_pairs::traffic,
+          .workspace = step17_pairs::workspace,
           .writes_lse = true,
           .extras = {.latent = dv, .cache = cache}};
 }
@@ -79,7 +91,7 @@ inline fa::Step step() {
           .idea = "latent attention (MLA): one vector per key for all heads",
           .support = support(/*paged=*/true),
           .options = fa::cache_options(),
-          .variants = {absorbed(), panels(), exchange(), splits(), resident()}};
+          .variants = {absorbed(), panels(), exchange(), splits(), resident(), pairs()}};
 }
 
 }  // namespace step17

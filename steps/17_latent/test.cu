@@ -2,7 +2,7 @@
 #include <cmath>
 #include <random>
 
-#include "steps/17_latent/5_resident.cuh"
+#include "steps/17_latent/6_pairs.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
@@ -13,13 +13,42 @@ static const fa::Variant& panels() { return fa::linked_variant("17 panels"); }
 static const fa::Variant& exchange() { return fa::linked_variant("17 exchange"); }
 static const fa::Variant& splits() { return fa::linked_variant("17 splits"); }
 static const fa::Variant& resident() { return fa::linked_variant("17 resident"); }
+static const fa::Variant& pairs() { return fa::linked_variant("17 pairs"); }
 
 static const fa::Variant& any() {
-  return *GENERATE(&absorbed(), &panels(), &exchange(), &splits(), &resident());
+  return *GENERATE(&absorbed(), &panels(), &exchange(), &splits(), &resident(), &pairs());
 }
 
 /// Of those that know pages and lengths.
-static const fa::Variant& any_paged() { return *GENERATE(&splits(), &resident()); }
+static const fa::Variant& any_paged() { return *GENERATE(&splits(), &resident(), &pairs()); }
+
+/// The problem on so few SMs that the longest entry has two splits, if it has two tiles.
+static fa::Problem two_splits(const fa::Variant& v, const fa::Problem& of) {
+  fa::Problem p = fa::problem_for(v, of);
+  const int most = 2 * p.B * step17::row_blocks_of(p);
+  for (p.gpu.sms = 1; p.gpu.sms < most && step17_splits::splits_of(p).count < 2;) ++p.gpu.sms;
+  return p;
+}
+
+/// The variant on as many SMs as two_splits() gives the problem.
+static fa::Variant in_two_splits(const fa::Variant& v) {
+  fa::Variant two = v;
+  two.forward = fa::Runner(
+      v.forward.dtype(),
+      [v](const fa::Problem& p, const fa::Tensors<void>& t) { v.forward(two_splits(v, p), t); });
+  return two;
+}
+
+/// Right in two splits; simulated, also without a race, and with the predicted bytes.
+static void require_two_splits(const fa::Variant& v, const fa::Problem& p) {
+#if FA_BACKEND_GPU
+  fa::test::require_right(in_two_splits(v), p);
+#else
+  fa::test::require_equal(
+      v.traffic(two_splits(v, p)),
+      fa::test::require_right_counted(in_two_splits(v), p, /*analyse=*/true).forward);
+#endif
+}
 
 /// With two tokens the first does not see the second.
 static fa::Problem latent(int H, int Nk, int N = 1, int B = 1) {
@@ -65,25 +94,38 @@ TEST_CASE("step 17: shuffled pages, ragged lengths", "[step17][all]") {
   fa::test::require_right(variant, ragged(page, H, N));
 }
 
+TEST_CASE("step 17: two splits, of several tiles and of ragged lengths", "[step17]") {
+  const fa::Variant& variant = *GENERATE(&resident(), &pairs());
+  const auto p = GENERATE(latent(33, 449, 2), ragged(0, 65), ragged(128, 20, 2));
+  CAPTURE(variant.name, fa::describe(p));
+  require_two_splits(variant, p);
+}
+
 TEST_CASE("step 17: random problems", "[step17][all]") {
   std::mt19937 random(17);
   const auto between = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
   };
   for (int i = 0; i < 328; ++i) {  // 28 of them in the short run
-    const fa::Variant* variants[] = {&resident(), &splits(), &absorbed(), &panels(), &exchange()};
-    const fa::Variant& variant = *variants[i % 7 % 5];
+    const fa::Variant* variants[] = {&pairs(),    &resident(), &splits(),
+                                     &absorbed(), &panels(),   &exchange()};
+    const fa::Variant& variant = *variants[i % 7 % 6];
     const int B = between(1, 3), Nk = between(1, 300);
     const int N = between(0, 2) > 0 ? between(1, 2) : between(1, 16);
     auto p = latent(between(1, 128), Nk, N, B);
     p.causal = between(0, 1);
-    const bool paged = i % 7 % 5 < 2;
+    const bool paged = i % 7 % 6 < 3;
+    const bool in_two = paged && between(0, 1);
     if (paged && between(0, 3) > 0) p.cache.page = 64 << between(0, 2);
     if (paged && between(0, 3) > 0) {
       for (int b = 0; b < B; ++b) p.cache.lengths.push_back(between(0, Nk));
     }
     if (!fa::test::is_now(i % 12 == 0)) continue;
-    CAPTURE(i, variant.name, fa::describe(p));
+    CAPTURE(i, variant.name, fa::describe(p), in_two);
+    if (in_two) {
+      require_two_splits(variant, p);
+      continue;
+    }
 #if FA_BACKEND_GPU
     fa::test::require_right(variant, p);
 #else
@@ -238,11 +280,18 @@ TEST_CASE("step 17: the formulas of the headers", "[step17]") {
   }
   const uint64_t s = step17_splits::splits_of(fa::problem_for(splits(), p)).count;
   REQUIRE(s > 1);
-  for (const fa::Variant* v : {&splits(), &resident()}) {
+  for (const fa::Variant* v : {&splits(), &resident(), &pairs()}) {
     const fa::Bytes of_splits = counted(*v);
     CHECK(of_splits.read == 2 * d * (B * s * H * N + B * t * Nk) + 4 * B * s * H * N * (dv + 128));
     CHECK(of_splits.write == 2 * B * H * N * dv + 4 * B * H * N + 4 * B * s * H * N * (dv + 1));
   }
+  // Two splits: without parts, without a merge.
+  const fa::Counts of_pairs = fa::test::count_forward(in_two_splits(pairs()), p);
+  CHECK(of_pairs.requested->read == 2 * d * (B * 2 * H * N + B * t * Nk));
+  CHECK(of_pairs.requested->write == 2 * B * H * N * dv + 4 * B * H * N);
+  CHECK(of_pairs.kernels.size() == 1);
+  CHECK(pairs().workspace(two_splits(pairs(), p)).empty());
+  CHECK(fa::test::count_forward(in_two_splits(resident()), p).kernels.size() == 2);
 }
 
 TEST_CASE("step 17: panels computes S twice, the others once", "[step17]") {
@@ -251,7 +300,7 @@ TEST_CASE("step 17: panels computes S twice, the others once", "[step17]") {
     return *fa::test::count_forward(v, p).tensor_flops;
   };
   CHECK(flops(panels()) == 2 * 64 * 128 * (2 * d + dv));
-  for (const fa::Variant* v : {&exchange(), &splits(), &resident()}) {
+  for (const fa::Variant* v : {&exchange(), &splits(), &resident(), &pairs()}) {
     CHECK(flops(*v) == 2 * 64 * 128 * (d + dv));
   }
 }
@@ -263,7 +312,9 @@ TEST_CASE("step 17: what wgmma reads of shared memory, for each tile", "[step17]
   CHECK(kilobytes(panels()) == 2 * (2 * (72 + 72) + 64));      // S twice, P in registers
   CHECK(kilobytes(exchange()) == 2 * (72 + 72 + 64 + 2 * 8));  // Q, the tile, its value, P twice
   CHECK(kilobytes(splits()) == 2 * (72 + 72 + 64 + 2 * 8));
-  CHECK(kilobytes(resident()) == 2 * (16 + 72 + 64 + 2 * 8));
+  for (const fa::Variant* v : {&resident(), &pairs()}) {  // of Q: 16 features and the position
+    CHECK(kilobytes(*v) == 2 * (2 + 8 + 72 + 64 + 2 * 8));
+  }
 }
 
 TEST_CASE("step 17: as many blocks as SMs, unless tiles are few or the merge costs more",

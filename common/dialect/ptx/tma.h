@@ -118,10 +118,12 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
                                      : swizzle == Swizzle::b64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                : CU_TENSOR_MAP_SWIZZLE_128B;
   TensorMap map;
+  // The L2 fetches 128 bytes at a time: measured, as fast as 64. Blocks of 256 also fetch what no
+  // box has: random pages of rows of 1,152 bytes were read at 4.09 TB/s instead of 4.40.
   const CUresult status =
       encode(&map, type, static_cast<cuuint32_t>(dims.size()), const_cast<T*>(base), size,
              stride + 1, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, pattern,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw std::invalid_argument("tensor map: the driver refuses it (error " +
                                 std::to_string(static_cast<int>(status)) + ")");
