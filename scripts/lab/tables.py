@@ -543,7 +543,8 @@ def output_of(command):
 
 
 def markdown_files():
-    patterns = ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
+    steps = ("steps/*.md", "steps/*/*.md", "steps/*/beyond/*.md")
+    patterns = ("README.md", "docs/*.md", "docs/results/*.md", *steps)
     return [path for p in patterns for path in sorted(glob.glob(os.path.join(ROOT, p)))]
 
 
