@@ -265,10 +265,11 @@ STEPS = [
             "panels": "Registers of the consumers: half of O's columns each, S and P.",
             "exchange splits": "Registers of the consumers: half of O's columns each, S of every "
             "second tile.",
-            "resident": "Registers: most of Q and S in one warpgroup, half of O in each other.",
+            "resident pairs": "Registers: most of Q and S in one warpgroup, half of O in each "
+            "other.",
         },
         own=decoding(
-            ["absorbed", "panels", "exchange", "splits", "resident"],
+            ["absorbed", "panels", "exchange", "splits", "resident", "pairs"],
             step="17_latent",
             group=16,
             d=576,

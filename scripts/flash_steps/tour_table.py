@@ -34,7 +34,7 @@ NAMES = {label: words[0] for label, words in HERO.items()} | {
     "15 window bwd": "Window",
     "15 wgmma": "Window, Hopper",
     "15 wgmma bwd": "Window, Hopper",
-    "17 resident": "Latent attention",
+    "17 pairs": "Latent attention",
 }
 WORDS = {"start": "launch"}  # of a limiter
 

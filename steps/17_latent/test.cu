@@ -215,6 +215,8 @@ TEST_CASE("step 17: real input and outliers, and maxima that grow", "[step17]") 
   for (size_t i = 0; i < in.Q.size(); i += d) in.Q[i] = 1.f;
   for (size_t c = 0; c < size_t(p.Nk); ++c) in.K[c * d] = float(c / 16);  // up to 18 * 2 / 24
   fa::test::require_right(variant, p, in);
+  for (size_t c = 200; c < size_t(p.Nk); ++c) in.K[c * d] = 4096;  // 2^246 times the others
+  fa::test::require_right(in_two_splits(variant), p, in);
 }
 
 TEST_CASE("step 17: what follows a sequence's keys changes no bit", "[step17]") {

@@ -16,7 +16,8 @@ from lab import latent, measured
 from lab.latent import LatentMeasurement, problem, row_of
 from lab.torch_attention import Contender
 
-MS = {"17 splits": 2.0, "17 resident": 1.0, "flashmla": 1.5, "flash3": 0.9, "read": 0.5}
+MS = {"17 splits": 2.0, "17 resident": 1.2, "17 pairs": 1.0}
+MS |= {"flashmla": 1.5, "flash3": 0.9, "read": 0.5}
 
 
 def output(error=0.0, finite=True):
@@ -70,7 +71,7 @@ class Latent(unittest.TestCase):
             found = rungs.times_of(section)
         self.assertEqual(
             {variant: ms for (_, variant), (ms, _) in found.items()},
-            {"splits": 2.0, "resident": 1.0},
+            {"splits": 2.0, "resident": 1.2, "pairs": 1.0},
         )
 
     def test_a_problem(self):
@@ -81,14 +82,14 @@ class Latent(unittest.TestCase):
         wrong = mock.Mock(**{"flash_attn_with_kvcache.return_value": output(0.2)})
         p = problem(32, 4096, 16)
         rows = self.rows(p, flash_mla=right, flash_attn_interface=wrong)
-        names = ["splits", "resident", "flashmla", "read"]
+        names = ["splits", "resident", "pairs", "flashmla", "read"]
         self.assertEqual([row["variant"] for row in rows], names)
-        splits, resident, rival, read = rows
-        self.assertEqual(resident["ratios"], {"flashmla": 1.5, "read": 0.5})
-        self.assertEqual((resident["step"], rival["step"], read["ratios"]), ("17_latent", None, {}))
-        self.assertAlmostEqual(resident["bytes_per_s"], 32 * 4096 * 1152 / 1e-3)
-        self.assertAlmostEqual(resident["flops_per_s"], 32 * 4096 * 16 * 2176 / 1e-3)
-        self.assertEqual(len({measured.place_of(row) for row in rows}), 4)
+        _, _, pairs, rival, read = rows
+        self.assertEqual(pairs["ratios"], {"flashmla": 1.5, "read": 0.5})
+        self.assertEqual((pairs["step"], rival["step"], read["ratios"]), ("17_latent", None, {}))
+        self.assertAlmostEqual(pairs["bytes_per_s"], 32 * 4096 * 1152 / 1e-3)
+        self.assertAlmostEqual(pairs["flops_per_s"], 32 * 4096 * 16 * 2176 / 1e-3)
+        self.assertEqual(len({measured.place_of(row) for row in rows}), 5)
         notes = " ".join(self.measurement.result["notes"])
         self.assertIn("flash3, B=32", notes)
         self.assertIn("O of entry 0 is wrong: error 2.00e-01, 1.00e-01 is allowed", notes)

@@ -132,7 +132,7 @@ class Calls(unittest.TestCase):
         "11": [variant("columns", backward=True)],
         "12": [variant("late", prepare=True)],
         "15": [variant("lists", backward=True), variant("wgmma_lists", backward=True)],
-        "17": [variant("splits"), variant("resident")],
+        "17": [variant("splits"), variant("resident"), variant("pairs")],
     }
 
     def setUp(self):
@@ -287,7 +287,7 @@ class Calls(unittest.TestCase):
             self.calls,
             (dict(nk=300, lengths=None, page=0), dict(nk=256, lengths=[1, 200], page=64)),
         ):
-            self.assertEqual((step, direction, place, sizes), ("17", "forward", 1, told | more))
+            self.assertEqual((step, direction, place, sizes), ("17", "forward", 2, told | more))
             table = {"table": 160} if sizes["page"] else {}
             self.assertEqual(addresses, {"Q": 32, "K": 96, "O": 128, "LSE": 128, **table})
         self.calls.clear()
