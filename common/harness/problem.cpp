@@ -123,7 +123,8 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
 void validate_tiles(const Problem& p) {
   const TileMask& tiles = p.mask.tiles;
   const size_t group = p.H / p.Hkv, size = size_t{1} * tiles.rows * tiles.keys;
-  for (size_t h = 0; tiles.heads > 1 && h < tiles.heads; ++h) {
+  if (tiles.heads <= 1 || group == 1) return;
+  for (size_t h = 0; h < tiles.heads; ++h) {
     const uint8_t *its = &(*tiles.kept)[h * size],
                   *first = &(*tiles.kept)[h / group * group * size];
     if (std::equal(its, its + size, first)) continue;

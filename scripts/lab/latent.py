@@ -188,9 +188,9 @@ def rows_for(what, rows):
     return [row for row in rows if row["what"] == what]
 
 
-def best_of(line):
-    """The step's fastest variant and its least ratio to the rivals: (row, ratio or None)."""
-    ours = min((row for row in line.values() if row["step"]), key=lambda row: row["ms"])
+def default_of(line):
+    """The step's default variant, its last, and its least ratio to the rivals: (row, ratio or None)."""
+    *_, ours = (row for row in line.values() if row["step"])
     return ours, min((ours["ratios"][name] for name in RIVALS if name in line), default=None)
 
 
@@ -205,16 +205,16 @@ def table(what, rows):
     ]
     for name in dict.fromkeys(row["variant"] for row in rows):
         columns.append(column(name, lambda r, n=name: r[n]["ms"] if n in r else None, time_text))
-    columns.append(column("against the best", lambda line: best_of(line)[1], ratio_text))
-    columns.append(column("of a read", lambda r: best_of(r)[0]["ratios"]["read"], "{:.0%}".format))
-    columns.append(column("TFLOP/s", lambda r: flops_text(best_of(r)[0]["flops_per_s"])))
+    columns.append(column("against the best", lambda line: default_of(line)[1], ratio_text))
+    columns.append(column("of a read", lambda r: default_of(r)[0]["ratios"]["read"], "{:.0%}".format))
+    columns.append(column("TFLOP/s", lambda r: flops_text(default_of(r)[0]["flops_per_s"])))
     return columns, [lines[place] for place in sorted(lines)]
 
 
 def card(result):
     """{heading: text}: how it was measured, and the mean of the ratios."""
     _, lines = table("latent", rows_for("latent", result["rows"]))
-    ratios = [ratio for _, ratio in map(best_of, lines) if ratio]
+    ratios = [ratio for _, ratio in map(default_of, lines) if ratio]
     about = {"GPU": f"{result['device']}, PyTorch {result['torch']}", "date": result["run"][:10]}
     about["times"] = f"medians of {result['rounds']} rounds in turns, L2 swept before each run"
     if ratios:

@@ -8,7 +8,7 @@
 // Traffic   as 4_splits
 // Launch    grid (s*t, B): 1 warpgroup computes P, 2 multiply; then two blocks per row
 // Owns      block: 64 rows and a split; warpgroup 0: S and P of all tiles; 1, 2: 256 features of O
-// Still bad with more than 64 rows, two blocks copy the same tile
+// Still bad O of several splits is written in parts, 2 KB per row and split, and read again
 #pragma once
 
 #include "steps/17_latent/4_splits.cuh"

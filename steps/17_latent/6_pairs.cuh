@@ -1,5 +1,5 @@
 // Step 17 -- two splits merge through distributed shared memory.
-// Idea      A part of O is 2 KB per row and split, written, and read by a second kernel: 7% of the
+// Idea      A part of O is 2 KB per row and split, written, and read by a second kernel: 9% of the
 //           time of 64 sequences of 8K keys with 64 heads. Two blocks that run at the same time can
 //           write to each other's shared memory, where the tiles were
 // Changed   since 17 5_resident: where a row has two splits, they are a cluster. Each block sends
@@ -24,12 +24,13 @@ using namespace step17_resident;
 __device__ inline float2* received(Tiles& smem) {  // [kColumns / 4][kGroupThreads]
   return reinterpret_cast<float2*>(smem.KV) + threadIdx.x % kGroupThreads;
 }
-// LSE of this block's rows, where Q was.
+// LSE of this block's rows, in place of Q16. wgmma has read that: store_p() of the last tile has a
+// barrier after its S.
 __device__ inline float* lse_of(Tiles& smem, int r) {
   return reinterpret_cast<float*>(smem.Q16) + r;
 }
 
-// LSE of a row of both splits; share: this one's of its O.
+// A row's LSE over both splits; share: the weight of this split's O in the result.
 __device__ inline float merge_lse(float* mine, float& share) {
   const float lse[2] = {*mine, *fa::map_shared(mine, fa::cluster_rank() ^ 1)};
   const float top = fmaxf(fmaxf(lse[0], lse[1]), kNoMaximum);

@@ -1,7 +1,7 @@
 // Step 11 -- two blocks for a walk.
-// Idea      Where all walks run at once, the longest one decides; with the mask it is twice the
-//           mean. Two blocks of a cluster walk half of its rows each, so that an SM's second walk
-//           is short where its first was long. At the end each sends the other half of the sums
+// Idea      Where all walks run at once, the longest one decides; with the mask it is nearly twice
+//           the mean. Two blocks of a cluster walk half of its rows each, so that an SM's second
+//           walk is short where its first was long. At the end each sends its sums of one gradient
 // Changed   since 11 3_columns: the walk's ends; one block gets dV's sums of both, the other dK's
 // Traffic   as 3_columns, but K and V are copied by both blocks
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 384 threads; convert
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(kThreads, 1)
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     const WorkTile work = half_of_walk(shape);
     const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    fa::cluster_arrive();  // it reads neither Q nor dO
+    fa::cluster_arrive();  // warpgroup 0 waits for each of its copies, and arrives after that
     step11_halves::multiply_dq(smem, shape, work, loader, dQ_sum);
     fa::cluster_wait();  // its return is the second arrival
   } else {

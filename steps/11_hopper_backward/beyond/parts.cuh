@@ -85,7 +85,8 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   }
 }
 
-// Warpgroup 1 where its keys are past the last: its dS is 0, and it arrives where the other waits.
+// Warpgroup 1 where its keys are past the last: its dS is 0. It waits for ds_empty only, and arrives
+// where the other does.
 // No wait for Q and dO: ds_empty of tile n needs warpgroup 0's dS of tile n - 2, signalled after it
 // has released the stages of tile n - 3.
 template <int d>
