@@ -189,7 +189,7 @@ def rows_for(what, rows):
 
 
 def default_of(line):
-    """The step's default variant, its last, and its least ratio to the rivals: (row, ratio or None)."""
+    """The step's default variant, its last: (row, its least ratio to the rivals or None)."""
     *_, ours = (row for row in line.values() if row["step"])
     return ours, min((ours["ratios"][name] for name in RIVALS if name in line), default=None)
 
@@ -206,7 +206,9 @@ def table(what, rows):
     for name in dict.fromkeys(row["variant"] for row in rows):
         columns.append(column(name, lambda r, n=name: r[n]["ms"] if n in r else None, time_text))
     columns.append(column("against the best", lambda line: default_of(line)[1], ratio_text))
-    columns.append(column("of a read", lambda r: default_of(r)[0]["ratios"]["read"], "{:.0%}".format))
+    columns.append(
+        column("of a read", lambda r: default_of(r)[0]["ratios"]["read"], "{:.0%}".format)
+    )
     columns.append(column("TFLOP/s", lambda r: flops_text(default_of(r)[0]["flops_per_s"])))
     return columns, [lines[place] for place in sorted(lines)]
 
