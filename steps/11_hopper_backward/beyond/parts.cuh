@@ -85,10 +85,9 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   }
 }
 
-// Warpgroup 1 where its keys are past the last: its dS is 0. It waits for ds_empty only, and arrives
-// where the other does.
-// No wait for Q and dO: ds_empty of tile n needs warpgroup 0's dS of tile n - 2, signalled after it
-// has released the stages of tile n - 3.
+// Warpgroup 1 where its keys are past the last: its dS is 0. It arrives where the other does, but
+// does not wait for Q and dO: ds_empty of tile n needs warpgroup 0's dS of tile n - 2, signalled
+// after it has released the stages of tile n - 3.
 template <int d>
 __device__ inline void idle(Tiles<d>& smem, unsigned tiles) {
   constexpr int kPanels = Br<d> / 64, kVectors = kGroupKeys * kPanel / 8;
