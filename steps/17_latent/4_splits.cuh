@@ -351,8 +351,7 @@ inline Splits splits_of(const fa::Problem& p) {
   return {fa::ceil_div(longest, each), each};
 }
 
-// has_parts: unless 6_pairs merges the splits.
-inline fa::Prediction traffic_of_splits(const fa::Problem& p, bool has_parts) {
+inline fa::Prediction traffic(const fa::Problem& p) {
   const Splits splits = splits_of(p);
   const uint64_t blocks = row_blocks_of(p), rows = p.H * p.N;
   uint64_t parts = 0, walks = 0, looked_up = 0;  // walks: of a block of rows
@@ -360,7 +359,7 @@ inline fa::Prediction traffic_of_splits(const fa::Problem& p, bool has_parts) {
   for (int b = 0; b < p.B; ++b) {
     const int of_entry = fa::ceil_div(p.keys_of(b), Bc);
     const int count = std::max(1, fa::ceil_div(of_entry, splits.tiles));
-    walks += count, parts += has_parts && count > 1 ? count * rows : 0;
+    walks += count, parts += count > 1 ? count * rows : 0;
     looked_up += p.keys_of(b) / Bc + (p.keys_of(b) % Bc ? kGroupThreads : 0);
     if (p.cache.page) t.hbm.read += 4 * fa::ceil_div(p.keys_of(b), p.cache.page);
   }
@@ -368,15 +367,12 @@ inline fa::Prediction traffic_of_splits(const fa::Problem& p, bool has_parts) {
   if (p.cache.page) t["table"].read = 4 * blocks * looked_up;
   if (!p.cache.lengths.empty()) {  // by each thread of both kernels
     t["lengths"].read = 4 * p.B * splits.count * blocks * kThreads;
-    if (has_parts && splits.count > 1)
+    if (splits.count > 1)
       t["lengths"].read += 4 * p.rows() * (dv / kMerged) * splits.merge_threads();
     t.hbm.read += 4 * p.B;
   }
   if (parts > 0) fa::add_parts_traffic(t, parts, dv, /*lse_reads=*/1);
   return t;
-}
-inline fa::Prediction traffic(const fa::Problem& p) {
-  return traffic_of_splits(p, /*has_parts=*/true);
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {

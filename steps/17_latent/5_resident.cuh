@@ -2,9 +2,8 @@
 // Idea      A wgmma reads both operands from shared memory: Q again for each tile, as many bytes as
 //           the tile has. A warpgroup without O has room for 31 of Q's 36 steps of 16 features. It
 //           computes all P, the others O; where Q was, a third tile arrives
-// Changed   since 17 4_splits: roles, and a thread that multiplies by V copies what it has freed; m
-//           and l stay in one warpgroup; P V of a tile starts at the end of the next tile's S, and
-//           runs during its softmax; O is rescaled only when m has grown by over 8
+// Changed   since 17 4_splits: roles; a thread that multiplies by V copies; P V of a tile starts within
+//           S of the next and runs during its softmax; O is rescaled if m has grown by over 8
 // Traffic   as 4_splits
 // Launch    grid (s*t, B): 1 warpgroup computes P, 2 multiply; then two blocks per row
 // Owns      block: 64 rows and a split; warpgroup 0: S and P of all tiles; 1, 2: 256 features of O
@@ -283,8 +282,7 @@ static __global__ void __launch_bounds__(kThreads, 1)
     prepare(smem, {entry, row, split, splits, keys, first, count}, shape, K_rows, cache, log2_page);
   }
   __syncthreads();  // all threads see the barriers and what the block does
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_inc<kScoresRegisters>();
     float lse[2];

@@ -6,7 +6,7 @@
 #include "steps/17_latent/2_panels.cuh"
 #include "steps/17_latent/3_exchange.cuh"
 #include "steps/17_latent/4_splits.cuh"
-#include "steps/17_latent/6_pairs.cuh"
+#include "steps/17_latent/beyond/pairs.cuh"
 
 namespace step17 {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <random>
 
-#include "steps/17_latent/6_pairs.cuh"
+#include "steps/17_latent/beyond/pairs.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;

@@ -75,7 +75,7 @@ static __global__ void __launch_bounds__(kThreads, 1)
     prepare(smem, {entry, row, split, splits, keys, first, count}, shape, K_rows, cache, log2_page);
   }
   __syncthreads();  // all threads see the barriers and what the block does
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_inc<kScoresRegisters>();
     float lse[2];
@@ -118,8 +118,18 @@ static __global__ void __launch_bounds__(kThreads, 1)
 
 inline bool has_pairs(const fa::Problem& p) { return splits_of(p).count == 2; }
 
+// As splits, without parts and their merge.
 inline fa::Prediction traffic(const fa::Problem& p) {
-  return step17_splits::traffic_of_splits(p, /*has_parts=*/!has_pairs(p));
+  fa::Prediction t = step17_splits::traffic(p), parts;
+  if (!has_pairs(p)) return t;
+  fa::add_parts_traffic(parts, t["O_parts"].write / sizeof(float) / dv, dv, /*lse_reads=*/1);
+  t.hbm.read -= parts.hbm.read, t.hbm.write -= parts.hbm.write;
+  t.buffers.erase("O_parts"), t.buffers.erase("LSE_parts");
+  if (!p.cache.lengths.empty()) {
+    const int threads = splits_of(p).merge_threads();
+    t["lengths"].read -= 4 * p.rows() * (dv / step17_splits::kMerged) * threads;
+  }
+  return t;
 }
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return has_pairs(p) ? std::vector<fa::Scratch>{} : step17_splits::workspace(p);
