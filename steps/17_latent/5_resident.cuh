@@ -2,8 +2,8 @@
 // Idea      A wgmma reads both operands from shared memory: Q again for each tile, as many bytes as
 //           the tile has. A warpgroup without O has room for 31 of Q's 36 steps of 16 features. It
 //           computes all P, the others O; where Q was, a third tile arrives
-// Changed   since 17 4_splits: roles; a thread that multiplies by V copies; P V of a tile starts within
-//           S of the next and runs during its softmax; O is rescaled if m has grown by over 8
+// Changed   since 17 4_splits: roles; a thread that multiplies by V copies; P V of a tile begins
+//           within S of the next, for its softmax; O is rescaled if m has grown by over 8
 // Traffic   as 4_splits
 // Launch    grid (s*t, B): 1 warpgroup computes P, 2 multiply; then two blocks per row
 // Owns      block: 64 rows and a split; warpgroup 0: S and P of all tiles; 1, 2: 256 features of O
