@@ -29,6 +29,16 @@ static Kernels any() {
   return {variant, d, /*square=*/false, /*one_order=*/variant == &deterministic()};
 }
 
+/// In the simulator also: the backward's counts are as predicted, and the analysis finds nothing.
+static void require_right_as_predicted(const fa::Variant& v, const fa::Problem& p) {
+#if FA_BACKEND_GPU
+  fa::test::require_right(v, p);
+#else
+  fa::test::require_equal(v.backward_traffic(p),
+                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
+#endif
+}
+
 TEST_CASE("step 11: what every backward on tensor cores is asked", "[step11][all]") {
   fa::test::require_backward(any(), parent());
 }
@@ -231,12 +241,7 @@ TEST_CASE("step 11: persistent, heads, places: ends of walks", "[step11][all]") 
   if (!FA_BACKEND_GPU && N == 260 && H == 6) return;  // seconds each
   CAPTURE(variant.name, d, causal, H, N, Nk);
   const fa::Problem p = of_heads(N, Nk, causal, H, Hkv, d);
-#if FA_BACKEND_GPU
-  fa::test::require_right(variant, p);
-#else
-  fa::test::require_equal(variant.backward_traffic(p),
-                          fa::test::require_right_counted(variant, p, /*analyse=*/true).backward);
-#endif
+  require_right_as_predicted(variant, p);
 }
 
 TEST_CASE("step 11: persistent, heads, places: a NaN stays in its row, whoever sums next",
@@ -373,12 +378,7 @@ TEST_CASE("step 11: shares of a walk's heads add to the same dK and dV", "[step1
   if (!fa::test::one_in(6)) return;
   CAPTURE(N, Nk, causal, d, group);
   const auto p = bf16_problem(N, Nk, d, causal, 1, 2 * group, 2);
-#if FA_BACKEND_GPU
-  fa::test::require_right(v, p);
-#else
-  fa::test::require_equal(v.backward_traffic(p),
-                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
-#endif
+  require_right_as_predicted(v, p);
 }
 
 TEST_CASE("step 11: halves of a walk add to the same dK and dV", "[step11]") {
@@ -390,12 +390,7 @@ TEST_CASE("step 11: halves of a walk add to the same dK and dV", "[step11]") {
                                        std::tuple(450, 333, 1), std::tuple(390, 450, 2));
   CAPTURE(N, Nk, group);
   const auto p = bf16_problem(N, Nk, 128, true, 1, 2 * group, 2);
-#if FA_BACKEND_GPU
-  fa::test::require_right(v, p);
-#else
-  fa::test::require_equal(v.backward_traffic(p),
-                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
-#endif
+  require_right_as_predicted(v, p);
 }
 
 TEST_CASE("step 11: walks that meet visit the same tiles", "[step11]") {
@@ -407,12 +402,7 @@ TEST_CASE("step 11: walks that meet visit the same tiles", "[step11]") {
                                        std::tuple(330, 330, 3), std::tuple(333, 270, 2));
   CAPTURE(N, Nk, group);
   const auto p = bf16_problem(N, Nk, 128, true, 1, 2 * group, 2);
-#if FA_BACKEND_GPU
-  fa::test::require_right(v, p);
-#else
-  fa::test::require_equal(v.backward_traffic(p),
-                          fa::test::require_right_counted(v, p, /*analyse=*/true).backward);
-#endif
+  require_right_as_predicted(v, p);
 }
 
 TEST_CASE("step 11: direct: a warpgroup without a key multiplies nothing", "[step11]") {
@@ -422,14 +412,9 @@ TEST_CASE("step 11: direct: a warpgroup without a key multiplies nothing", "[ste
   const int d = GENERATE(64, 128);
   CAPTURE(N, Nk, d, causal);
   const auto p = bf16_problem(N, Nk, d, causal, 1, 4, 2);
-#if FA_BACKEND_GPU
-  fa::test::require_right(direct(), p);
-#else
-  const fa::Prediction t = direct().backward_traffic(p);
-  CHECK((t.flops < columns().backward_traffic(p).flops) == (!causal && Nk != 193));
-  fa::test::require_equal(t,
-                          fa::test::require_right_counted(direct(), p, /*analyse=*/true).backward);
-#endif
+  const uint64_t flops = direct().backward_traffic(p).flops;
+  CHECK((flops < columns().backward_traffic(p).flops) == (!causal && Nk != 193));
+  require_right_as_predicted(direct(), p);
 }
 
 TEST_CASE("step 11: direct: keys past the last add nothing, whatever shared memory held",
